@@ -1,0 +1,254 @@
+//! Keys: which counter a charge spends from.
+//!
+//! A key is made of what clients send, so nobody may be able to write a value that imitates another one's key, or one
+//! that is as long as the client likes. And people read keys in `redis-cli` when they look for a tenant's counter. So:
+//!
+//! ```text
+//! tg:{acme}:api:tenant=acme,route=search:token_bucket
+//!    └ tag ┘└ domain, entries ──────────┘└ identity of the limit: algorithm, a window's length, never its numbers
+//! ```
+//!
+//! - Every byte but letters, digits and `. _ - / @ + ~` is written as `%XX`. The separators `: , = { } # *` can
+//!   therefore not come from a client, and the text is injective: two keys are equal only if their parts are.
+//! - Where that text would be longer than [`READABLE_MAX`], `#` and 128 bits of BLAKE3 over the length-prefixed parts
+//!   stand instead. A cryptographic hash, since clients choose the values: 2^64 tries for a collision, not 2^32.
+//! - The hash tag is the tenant, where the rules name one: Redis Cluster hashes what stands in `{}` only, so all
+//!   counters of a tenant share a slot and one request about a tenant is one atomic call. Without a tenant there is no
+//!   tag, and keys spread over all shards.
+
+use bytes::Bytes;
+
+use crate::limit::Limit;
+
+/// The longest text of domain and entries that is kept readable, in bytes.
+pub const READABLE_MAX: usize = 160;
+
+/// The longest tenant that is kept readable in the hash tag, in bytes.
+pub const TAG_MAX: usize = 64;
+
+/// The name of one counter. Cheap to clone; at most about 300 bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key(Bytes);
+
+impl Key {
+    /// `parts` names the entries to the given writer; it is called a second time when the key has to be hashed. `name`
+    /// tells apart further limits of one tenant (`daily`).
+    pub fn new(
+        tenant: Option<&[u8]>,
+        domain: &[u8],
+        parts: impl Fn(&mut Parts),
+        name: Option<&str>,
+        limit: &Limit,
+    ) -> Self {
+        let mut out = Vec::with_capacity(128);
+        out.extend_from_slice(b"tg:");
+        if let Some(tenant) = tenant {
+            out.push(b'{');
+            if !escape(tenant, &mut out, 4 + TAG_MAX) {
+                out.truncate(4);
+                out.push(b'#');
+                push_hash(&mut out, |h| length_prefixed(h, tenant));
+            }
+            out.extend_from_slice(b"}:");
+        }
+        let start = out.len();
+        let mut readable = Parts { to: To::Text { out, end: start + READABLE_MAX, fits: true }, first: true };
+        readable.text(domain);
+        readable.raw(b":");
+        parts(&mut readable);
+        let To::Text { mut out, fits, .. } = readable.to else { unreachable!("a text stays a text") };
+        if !fits {
+            out.truncate(start);
+            out.push(b'#');
+            push_hash(&mut out, |hasher| {
+                let mut hashed = Parts { to: To::Hash(std::mem::take(hasher)), first: true };
+                hashed.text(domain);
+                parts(&mut hashed);
+                let To::Hash(back) = hashed.to else { unreachable!("a hash stays a hash") };
+                *hasher = back;
+            });
+        }
+        out.push(b':');
+        if let Some(name) = name {
+            escape(name.as_bytes(), &mut out, usize::MAX);
+            out.push(b'.');
+        }
+        push_identity(&mut out, limit);
+        Self(Bytes::from(out))
+    }
+
+    /// The bytes as they stand in a store.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The bytes as they stand in a store, shared.
+    pub fn to_bytes(&self) -> Bytes {
+        self.0.clone()
+    }
+
+    /// A key from the text of one, for tests.
+    #[doc(hidden)]
+    pub fn from_text(text: &str) -> Self {
+        Self(Bytes::copy_from_slice(text.as_bytes()))
+    }
+}
+
+impl std::fmt::Display for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Every byte is ASCII by construction.
+        f.write_str(&String::from_utf8_lossy(&self.0))
+    }
+}
+
+/// Takes the entries of a key, in order.
+pub struct Parts {
+    to: To,
+    first: bool,
+}
+
+enum To {
+    Text { out: Vec<u8>, end: usize, fits: bool },
+    Hash(blake3::Hasher),
+}
+
+impl Parts {
+    /// An entry with the client's own value: each value has a counter of its own.
+    pub fn entry(&mut self, key: &[u8], value: &[u8]) {
+        self.pair(key, b"=", value);
+    }
+
+    /// An entry whose value is the rule's pattern: all values that fit it share a counter. No value of a client can
+    /// look like this, for its `*` would be escaped.
+    pub fn shared(&mut self, key: &[u8], pattern: &[u8]) {
+        self.pair(key, b"=*", pattern);
+    }
+
+    fn pair(&mut self, key: &[u8], separator: &[u8], value: &[u8]) {
+        if !std::mem::take(&mut self.first) {
+            self.raw(b",");
+        }
+        self.text(key);
+        self.raw(separator);
+        if let To::Hash(hasher) = &mut self.to {
+            hasher.update(separator);
+        }
+        self.text(value);
+    }
+
+    fn text(&mut self, text: &[u8]) {
+        match &mut self.to {
+            To::Text { out, end, fits } => *fits = *fits && escape(text, out, *end),
+            To::Hash(hasher) => length_prefixed(hasher, text),
+        }
+    }
+
+    /// A separator, which only the readable form needs: lengths separate the hashed one.
+    fn raw(&mut self, text: &[u8]) {
+        if let To::Text { out, fits: true, .. } = &mut self.to {
+            out.extend_from_slice(text);
+        }
+    }
+}
+
+/// Appends `text` escaped, and tells whether `out` is within `end` bytes; gives up where it is not.
+fn escape(text: &[u8], out: &mut Vec<u8>, end: usize) -> bool {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    if text.len() > end.saturating_sub(out.len()) {
+        return false;
+    }
+    for &byte in text {
+        if byte.is_ascii_alphanumeric() || b"._-/@+~".contains(&byte) {
+            out.push(byte);
+        } else {
+            out.extend_from_slice(&[b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+        }
+    }
+    out.len() <= end
+}
+
+fn length_prefixed(hasher: &mut blake3::Hasher, text: &[u8]) {
+    hasher.update(&(text.len() as u64).to_le_bytes());
+    hasher.update(text);
+}
+
+fn push_hash(out: &mut Vec<u8>, fill: impl FnOnce(&mut blake3::Hasher)) {
+    let mut hasher = blake3::Hasher::new();
+    fill(&mut hasher);
+    let hex = hasher.finalize().to_hex();
+    out.extend_from_slice(&hex.as_bytes()[..32]);
+}
+
+fn push_identity(out: &mut Vec<u8>, limit: &Limit) {
+    use std::io::Write;
+    out.extend_from_slice(limit.algorithm().as_str().as_bytes());
+    if limit.algorithm().has_window() {
+        let us = limit.window_us();
+        // Writing to a Vec cannot fail.
+        let _ = if us.is_multiple_of(1_000_000) {
+            write!(out, "/{}s", us / 1_000_000)
+        } else {
+            write!(out, "/{us}us")
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::Algorithm;
+
+    fn limit() -> Limit {
+        Limit::new(Algorithm::FixedWindow, 5, 60_000_000, None).unwrap()
+    }
+
+    fn key(domain: &[u8], entries: &[(&[u8], &[u8])]) -> Key {
+        Key::new(None, domain, |p| entries.iter().for_each(|(k, v)| p.entry(k, v)), None, &limit())
+    }
+
+    #[test]
+    fn people_can_read_a_short_key() {
+        assert_eq!(key(b"shop.api", &[(b"user", b"ann")]).to_string(), "tg:shop.api:user=ann:fixed_window/60s");
+        let bucket = Limit::new(Algorithm::TokenBucket, 5, 500, None).unwrap();
+        let named = Key::new(Some(b"acme"), b"api", |p| p.entry(b"tenant", b"acme"), Some("daily"), &bucket);
+        assert_eq!(named.to_string(), "tg:{acme}:api:tenant=acme:daily.token_bucket");
+    }
+
+    #[test]
+    fn no_value_can_imitate_another_key() {
+        let hostile: Vec<Vec<u8>> = [
+            &b"a"[..], b"a,b=c", b"a:fixed_window/60s", b"{a}", b"a\0", b"a\n", b"a%2C", b"", b"#", b"*a", b"a_b", b"a|b",
+            b"\xff", b"\xc3\xbf",
+        ]
+        .iter()
+        .map(|v| v.to_vec())
+        .chain([vec![b'x'; 1 << 20], vec![b'x'; (1 << 20) + 1], vec![b'{'; 161], vec![b'x'; 150]])
+        .collect();
+        let mut seen = std::collections::BTreeSet::new();
+        for a in &hostile {
+            for b in &hostile {
+                assert!(seen.insert(key(a, &[(b, b"v")])), "{a:?} {b:?}");
+                assert!(seen.insert(key(b"d", &[(a, b)])), "{a:?} {b:?}");
+                assert!(seen.insert(key(b"d", &[(b"k", a), (b"l", b)])), "{a:?} {b:?}");
+            }
+        }
+        let shared = Key::new(None, b"d", |p| p.shared(b"k", b"a"), None, &limit());
+        assert!(seen.insert(shared));
+        assert!(seen.iter().all(|k| k.as_bytes().len() < 300 && k.as_bytes().is_ascii()));
+    }
+
+    #[test]
+    fn the_hash_tag_is_the_tenant_whatever_he_is_called() {
+        for tenant in [&b"acme"[..], b"{}", b"}", b"", &[b'y'; 10_000]] {
+            let key = Key::new(Some(tenant), b"d", |p| p.entry(b"k", tenant), None, &limit()).to_string();
+            assert_eq!((key.matches('{').count(), key.matches('}').count()), (1, 1), "{key}");
+        }
+    }
+
+    #[test]
+    fn a_long_key_is_hashed_on_the_other_side_of_the_edge_only() {
+        // "d:k=" is four bytes of the readable text.
+        assert!(!key(b"d", &[(b"k", &[b'x'; READABLE_MAX - 4])]).to_string().contains('#'));
+        assert!(key(b"d", &[(b"k", &[b'x'; READABLE_MAX - 3])]).to_string().contains('#'));
+    }
+}
