@@ -13,8 +13,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     fs::write(out.join("rls.descriptors"), descriptors.encode_to_vec())?;
 
     // Received keys and values stay slices of the message that they came in: no copy for each.
-    tonic_prost_build::configure()
-        .bytes(".envoy.extensions.common.ratelimit.v3")
-        .compile_fds(descriptors)?;
+    tonic_prost_build::configure().bytes(".envoy.extensions.common.ratelimit.v3").compile_fds(descriptors)?;
     Ok(())
 }

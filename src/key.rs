@@ -208,7 +208,10 @@ mod tests {
 
     #[test]
     fn people_can_read_a_short_key() {
-        assert_eq!(key(b"shop.api", &[(b"user", b"ann")]).to_string(), "tg:shop.api:user=ann:fixed_window/60s");
+        assert_eq!(
+            key(b"shop.api", &[(b"user", b"ann")]).to_string(),
+            "tg:shop.api:user=ann:fixed_window/60s"
+        );
         let bucket = Limit::new(Algorithm::TokenBucket, 5, 500, None).unwrap();
         let named = Key::new(Some(b"acme"), b"api", |p| p.entry(b"tenant", b"acme"), Some("daily"), &bucket);
         assert_eq!(named.to_string(), "tg:{acme}:api:tenant=acme:daily.token_bucket");
@@ -217,8 +220,20 @@ mod tests {
     #[test]
     fn no_value_can_imitate_another_key() {
         let hostile: Vec<Vec<u8>> = [
-            &b"a"[..], b"a,b=c", b"a:fixed_window/60s", b"{a}", b"a\0", b"a\n", b"a%2C", b"", b"#", b"*a", b"a_b", b"a|b",
-            b"\xff", b"\xc3\xbf",
+            &b"a"[..],
+            b"a,b=c",
+            b"a:fixed_window/60s",
+            b"{a}",
+            b"a\0",
+            b"a\n",
+            b"a%2C",
+            b"",
+            b"#",
+            b"*a",
+            b"a_b",
+            b"a|b",
+            b"\xff",
+            b"\xc3\xbf",
         ]
         .iter()
         .map(|v| v.to_vec())

@@ -1,1 +1,233 @@
-//! (to be written)
+//! What is counted, under names of our own.
+//!
+//! Counters are atomics that were looked up when the rules were loaded: counting an answer takes no lock, formats no
+//! label and never waits for a scrape. Labels come from rule files only, never from a client's values, so the number of
+//! series is bounded by the rules.
+
+use std::sync::{Arc, atomic::AtomicU64};
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text::encode},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::Registry,
+};
+
+use crate::{rules::RuleSet, store::StoreError};
+
+/// Upper bounds of the store's latency, in seconds: from a local Redis to ten times the default STORE_TIMEOUT.
+const STORE_SECONDS: [f64; 9] = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05];
+
+/// All counters of one process.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    rules: Family<RuleLabels, Counter>,
+    unmatched: Family<DomainLabels, Counter>,
+    failures: Family<FailureLabels, Counter>,
+    fallbacks: Family<FallbackLabels, Counter>,
+    reloads: Family<ReloadLabels, Counter>,
+    /// How each answer is counted.
+    pub answered: Answered,
+    /// Seconds that the store took to answer.
+    pub store_seconds: Histogram,
+    /// Domains, limits and tenants in force.
+    pub loaded: LoadedGauges,
+    /// Log lines that did not fit into the bounded queue.
+    pub log_lines_dropped: Counter,
+}
+
+/// One counter for each kind of answer.
+#[derive(Clone, Debug)]
+pub struct Answered {
+    /// Overall code OK.
+    pub ok: Counter,
+    /// Overall code OVER_LIMIT.
+    pub over_limit: Counter,
+    /// INVALID_ARGUMENT.
+    pub invalid: Counter,
+    /// UNAVAILABLE.
+    pub unavailable: Counter,
+}
+
+/// What a load of the rules sets.
+#[derive(Clone, Debug, Default)]
+pub struct LoadedGauges {
+    /// Domains in force.
+    pub domains: Gauge,
+    /// Limits in force.
+    pub limits: Gauge,
+    /// Tenants in force.
+    pub tenants: Gauge<i64>,
+}
+
+/// The counters of one rule.
+#[derive(Clone, Debug)]
+pub struct RuleCounters {
+    /// Charges that fitted.
+    pub allowed: Counter<u64, AtomicU64>,
+    /// Charges that refused their request.
+    pub refused: Counter<u64, AtomicU64>,
+    /// Charges of a limit on trial (or of a quota beside another) that did not fit.
+    pub shadowed: Counter<u64, AtomicU64>,
+}
+
+/// The counters that belong to one loaded rule set.
+#[derive(Debug)]
+pub struct RuleSetCounters {
+    /// By [`crate::rules::Rule::metric`].
+    pub rules: Vec<RuleCounters>,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct AnswerLabels {
+    answer: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RuleLabels {
+    domain: String,
+    rule: String,
+    verdict: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct DomainLabels {
+    domain: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct FailureLabels {
+    kind: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct FallbackLabels {
+    mode: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ReloadLabels {
+    result: &'static str,
+}
+
+impl Metrics {
+    /// All at zero.
+    pub fn new() -> Arc<Self> {
+        let mut registry = Registry::with_prefix("tollgate");
+        let answers = Family::<AnswerLabels, Counter>::default();
+        registry.register("answers", "Answers to ShouldRateLimit by overall code", answers.clone());
+        let rules = Family::<RuleLabels, Counter>::default();
+        registry.register("charges", "Charges by rule and by what came of them", rules.clone());
+        let unmatched = Family::<DomainLabels, Counter>::default();
+        registry.register(
+            "unmatched_descriptors",
+            "Descriptors that no rule matched; an empty domain stands for all that no file names",
+            unmatched.clone(),
+        );
+        let failures = Family::<FailureLabels, Counter>::default();
+        registry.register("store_failures", "Calls that the store did not answer", failures.clone());
+        let fallbacks = Family::<FallbackLabels, Counter>::default();
+        registry.register(
+            "fallbacks",
+            "Answers given by on_store_failure instead of the store",
+            fallbacks.clone(),
+        );
+        let reloads = Family::<ReloadLabels, Counter>::default();
+        registry.register(
+            "rule_reloads",
+            "Loads of the rule files; a refused one changes nothing",
+            reloads.clone(),
+        );
+        let store_seconds = Histogram::new(STORE_SECONDS);
+        registry.register("store_seconds", "Time that the store took to answer", store_seconds.clone());
+        let loaded = LoadedGauges::default();
+        registry.register("domains", "Domains in force", loaded.domains.clone());
+        registry.register("limits", "Limits in force", loaded.limits.clone());
+        registry.register("tenants", "Tenants in force", loaded.tenants.clone());
+        let log_lines_dropped = Counter::default();
+        registry.register(
+            "log_lines_dropped",
+            "Log lines that did not fit into the queue; logging never delays an answer",
+            log_lines_dropped.clone(),
+        );
+
+        let answer = |answer| answers.get_or_create_owned(&AnswerLabels { answer });
+        let answered = Answered {
+            ok: answer("ok"),
+            over_limit: answer("over_limit"),
+            invalid: answer("invalid"),
+            unavailable: answer("unavailable"),
+        };
+        Arc::new(Self {
+            registry,
+            rules,
+            unmatched,
+            failures,
+            fallbacks,
+            reloads,
+            answered,
+            store_seconds,
+            loaded,
+            log_lines_dropped,
+        })
+    }
+
+    /// The counters of a rule set. Rules that keep their names over a reload keep their counts.
+    pub fn counters_of(&self, rules: &RuleSet) -> RuleSetCounters {
+        let of = |domain: &str, rule: &str, verdict| {
+            let labels = RuleLabels { domain: domain.into(), rule: rule.into(), verdict };
+            self.rules.get_or_create_owned(&labels)
+        };
+        let rules = rules
+            .metric_labels()
+            .iter()
+            .map(|(domain, rule)| RuleCounters {
+                allowed: of(domain, rule, "allowed"),
+                refused: of(domain, rule, "refused"),
+                shadowed: of(domain, rule, "shadowed"),
+            })
+            .collect();
+        RuleSetCounters { rules }
+    }
+
+    /// Counts a descriptor that no rule matched. `domain` is one that the rules name, else `""`.
+    pub fn unmatched(&self, domain: &str) {
+        self.unmatched.get_or_create_owned(&DomainLabels { domain: domain.into() }).inc();
+    }
+
+    /// Counts a call that the store did not answer.
+    pub fn store_failed(&self, error: &StoreError) {
+        let kind = match error {
+            StoreError::Timeout { .. } => "timeout",
+            StoreError::Unavailable { .. } => "unavailable",
+            StoreError::Refused { .. } => "refused",
+            StoreError::Corrupt { .. } => "corrupt",
+        };
+        self.failures.get_or_create_owned(&FailureLabels { kind }).inc();
+    }
+
+    /// Counts an answer that a rule's `on_store_failure` gave.
+    pub fn fell_back(&self, mode: &'static str) {
+        self.fallbacks.get_or_create_owned(&FallbackLabels { mode }).inc();
+    }
+
+    /// Counts a load of the rule files.
+    pub fn reloaded(&self, accepted: bool) {
+        let result = if accepted { "accepted" } else { "refused" };
+        self.reloads.get_or_create_owned(&ReloadLabels { result }).inc();
+    }
+
+    /// All of it in the text format of OpenMetrics 1.0.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        // Writing to a String cannot fail.
+        let _ = encode(&mut out, &self.registry);
+        out
+    }
+
+    /// How many answers were given so far.
+    pub fn answers_total(&self) -> u64 {
+        let Answered { ok, over_limit, invalid, unavailable } = &self.answered;
+        [ok, over_limit, invalid, unavailable].into_iter().map(|counter| counter.get()).sum()
+    }
+}

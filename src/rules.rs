@@ -54,6 +54,31 @@ pub enum Unit {
     Week = 7,
 }
 
+impl Unit {
+    /// All of them, from the shortest to the longest.
+    pub const ALL: [Self; 7] =
+        [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
+
+    /// The unit with this number on the wire; `None` for 0 (UNKNOWN) and for units of the future.
+    pub fn from_wire(number: i32) -> Option<Self> {
+        Self::ALL.into_iter().find(|unit| *unit as i32 == number)
+    }
+
+    /// Its length in microseconds. As in the reference a month is 30 days and a year 365.
+    pub fn window_us(self) -> u64 {
+        let seconds = match self {
+            Self::Second => 1,
+            Self::Minute => 60,
+            Self::Hour => 3_600,
+            Self::Day => 86_400,
+            Self::Week => 7 * 86_400,
+            Self::Month => 30 * 86_400,
+            Self::Year => 365 * 86_400,
+        };
+        seconds * 1_000_000
+    }
+}
+
 /// One compiled limit with all that an answer about it needs.
 #[derive(Debug)]
 pub struct Rule {
