@@ -47,7 +47,7 @@ impl Key {
             if !escape(tenant, &mut out, 4 + TAG_MAX) {
                 out.truncate(4);
                 out.push(b'#');
-                push_hash(&mut out, |h| length_prefixed(h, tenant));
+                push_hash(&mut out, blake3::Hasher::new().update(tenant));
             }
             out.extend_from_slice(b"}:");
         }
@@ -60,13 +60,11 @@ impl Key {
         if !fits {
             out.truncate(start);
             out.push(b'#');
-            push_hash(&mut out, |hasher| {
-                let mut hashed = Parts { to: To::Hash(std::mem::take(hasher)), first: true };
-                hashed.text(domain);
-                parts(&mut hashed);
-                let To::Hash(back) = hashed.to else { unreachable!("a hash stays a hash") };
-                *hasher = back;
-            });
+            let mut hashed = Parts { to: To::Hash(Box::default()), first: true };
+            hashed.text(domain);
+            parts(&mut hashed);
+            let To::Hash(hasher) = hashed.to else { unreachable!("a hash stays a hash") };
+            push_hash(&mut out, &hasher);
         }
         out.push(b':');
         if let Some(name) = name {
@@ -109,7 +107,7 @@ pub struct Parts {
 
 enum To {
     Text { out: Vec<u8>, end: usize, fits: bool },
-    Hash(blake3::Hasher),
+    Hash(Box<blake3::Hasher>),
 }
 
 impl Parts {
@@ -172,9 +170,7 @@ fn length_prefixed(hasher: &mut blake3::Hasher, text: &[u8]) {
     hasher.update(text);
 }
 
-fn push_hash(out: &mut Vec<u8>, fill: impl FnOnce(&mut blake3::Hasher)) {
-    let mut hasher = blake3::Hasher::new();
-    fill(&mut hasher);
+fn push_hash(out: &mut Vec<u8>, hasher: &blake3::Hasher) {
     let hex = hasher.finalize().to_hex();
     out.extend_from_slice(&hex.as_bytes()[..32]);
 }

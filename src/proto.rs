@@ -1,6 +1,11 @@
 //! The generated messages, under the module names of Envoy's packages.
 
-#![expect(missing_docs, reason = "generated code; its comments stand in proto/")]
+#![expect(
+    missing_docs,
+    clippy::allow_attributes,
+    clippy::allow_attributes_without_reason,
+    reason = "generated code; its comments stand in proto/"
+)]
 
 /// `envoy.*`
 pub mod envoy {
