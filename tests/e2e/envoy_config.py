@@ -1,0 +1,164 @@
+"""Envoy's configuration as the tests need it: what a user would write, with the ports of the test.
+
+One listener (`main`) limits each route through the rate limit filter, whose `failure_mode_deny` stays false as in a
+stock Envoy: an error of the rate limit service lets the request pass, so an error is a bypass, and the tests count
+errors. The upstream is a second listener of the same Envoy on a Unix socket, which answers 200 and reports the cost that
+the request asked for in `x-cost`, as a language model reports its tokens.
+"""
+
+RATE_LIMIT_FILTER = "type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit"
+ROUTER = {
+    "name": "envoy.filters.http.router",
+    "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"},
+}
+
+# Envoy gives a rate limit service 20 ms. The tests share two cores with their clients and run a debug build, so that
+# an answer may be late for no fault of its own; whether answers are fast is a benchmark's question.
+ANSWER_WITHIN = "5s"
+
+
+def config(tollgates, upstream_socket, routes, domain="e2e"):
+    """`tollgates`: their gRPC ports. `routes`: (prefix, rate_limits) pairs, the first that matches wins."""
+    return {
+        "admin": {"address": address(0)},
+        "static_resources": {
+            "listeners": [
+                listener("main", address(0), [rate_limit_filter(domain)], limited_routes(routes)),
+                listener("upstream", {"pipe": {"path": str(upstream_socket)}}, [], [upstream_route()]),
+            ],
+            "clusters": [
+                cluster("backend", [{"pipe": {"path": str(upstream_socket)}}]),
+                tollgate_cluster(tollgates),
+            ],
+        },
+    }
+
+
+def rate_limit_filter(domain):
+    return {
+        "name": "envoy.filters.http.ratelimit",
+        "typed_config": {
+            "@type": RATE_LIMIT_FILTER,
+            "domain": domain,
+            "timeout": ANSWER_WITHIN,
+            "failure_mode_deny": False,
+            "rate_limit_service": {
+                "transport_api_version": "V3",
+                "grpc_service": {
+                    "envoy_grpc": {
+                        "cluster_name": "tollgate",
+                        # Only what provably reached no Tollgate: anything else may have been charged.
+                        "retry_policy": {"retry_on": "connect-failure,refused-stream", "num_retries": 2},
+                    }
+                },
+            },
+        },
+    }
+
+
+def tollgate_cluster(ports):
+    """Health is asked often, so that a Tollgate that is about to end is left alone before it closes its port."""
+    return cluster(
+        "tollgate",
+        [address(port) for port in ports],
+        typed_extension_protocol_options={
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+                "explicit_http_config": {"http2_protocol_options": {}},
+            }
+        },
+        health_checks=[
+            {
+                "timeout": "5s",
+                "interval": "0.2s",
+                "unhealthy_threshold": 1,
+                "healthy_threshold": 1,
+                "grpc_health_check": {"service_name": "ratelimit"},
+            }
+        ],
+    )
+
+
+def cluster(name, addresses, **more):
+    endpoints = [{"endpoint": {"address": a}} for a in addresses]
+    return {
+        "name": name,
+        "type": "STATIC",
+        "connect_timeout": "5s",
+        "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": endpoints}]},
+    } | more
+
+
+def listener(name, where, filters, routes):
+    return {
+        "name": name,
+        "address": where,
+        "filter_chains": [
+            {
+                "filters": [
+                    {
+                        "name": "envoy.filters.network.http_connection_manager",
+                        "typed_config": {
+                            "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3"
+                            ".HttpConnectionManager",
+                            "stat_prefix": name,
+                            # For the header of 50 kB that must be limited like any other.
+                            "max_request_headers_kb": 96,
+                            "http_filters": [*filters, ROUTER],
+                            "route_config": {
+                                "name": name,
+                                "virtual_hosts": [{"name": name, "domains": ["*"], "routes": routes}],
+                            },
+                        },
+                    }
+                ]
+            }
+        ],
+    }
+
+
+def limited_routes(routes):
+    return [
+        {"match": {"prefix": prefix}, "route": {"cluster": "backend", "rate_limits": limits}}
+        for prefix, limits in routes
+    ]
+
+
+def upstream_route():
+    return {
+        "match": {"prefix": "/"},
+        "direct_response": {"status": 200, "body": {"inline_string": "hello from the upstream\n"}},
+        "response_headers_to_add": [
+            {"header": {"key": "x-cost", "value": "%REQ(x-cost)%"}},
+            {"header": {"key": "x-refund", "value": "%REQ(x-refund)%"}},
+        ],
+    }
+
+
+def address(port):
+    return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
+
+
+# === Rate limit actions, as a route lists them ===
+
+
+def header(name, key):
+    """The header's value under `key`; no descriptor without the header."""
+    return {"request_headers": {"header_name": name, "descriptor_key": key}}
+
+
+def generic_key(value, key="generic_key"):
+    return {"generic_key": {"descriptor_value": value, "descriptor_key": key}}
+
+
+def header_match(name, exact, value, key="header_match"):
+    match = {"name": name, "string_match": {"exact": exact}}
+    return {"header_value_match": {"descriptor_key": key, "descriptor_value": value, "headers": [match]}}
+
+
+REMOTE_ADDRESS = {"remote_address": {}}
+
+
+def limit(*actions, **more):
+    """One descriptor: its entries come from the actions in order. `more`: `hits_addend`, `apply_on_stream_done`."""
+    return {"actions": list(actions)} | more
