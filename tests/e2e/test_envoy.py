@@ -188,7 +188,7 @@ def test_header_value_match_chooses_the_plan(envoy, user):
 def test_costs_of_a_response_arrive_when_the_stream_is_done(envoy, user, say):
     """Route `rate_limits` with `apply_on_stream_done` and a `hits_addend` from the response's header."""
     client = Client(envoy.port)
-    assert client.get("/chat", x_user=user, x_cost="60") [0] == 200
+    assert client.get("/chat", x_user=user, x_cost="60")[0] == 200
     # Envoy sends the charge after the answer; a look changes nothing, so it may be asked until it has arrived.
     left = wait_until("60 of 100 are spent", lambda: remaining(client, "/chat", user) == 40)
     assert left
@@ -227,10 +227,10 @@ HOSTILE = {
     "50 kB and one": b"b" * 50_001,
     "braces": b"{bob}",
     "format": b"%s%n%00%ff",
-    "separators": b"bob|user_bob:1\x7f"[:-1],
+    "separators": b"bob|user_bob:1",
     "escapes": b"bob\\x00\\n",
     "a tab": b"bob\tbob",
-    "nearly another": b"bob\xff ".strip() + b"|",
+    "nearly another": b"bob\xff|",
 }
 
 
