@@ -1,14 +1,72 @@
 //! One request's way, on one screen: rules, keys, the store, the answer.
 //!
-//! The limiter knows no proto, no Redis and no HTTP. It is generic over the clock and the store.
+//! ```text
+//! Question -> Plan: which rules, keys and costs -> Store: one call -> Answer
+//!                                                    └ no answer: on_store_failure
+//! ```
+//!
+//! The limiter knows no proto, no Redis and no HTTP. It is generic over the clock and the store. All that can be decided
+//! when rules are compiled was decided there; a question allocates its charges and its answer, and takes no lock.
 
-use std::sync::Arc;
+mod answer;
+mod failure;
+mod plan;
 
+use std::{sync::Arc, time::Duration};
+
+use arc_swap::ArcSwapOption;
+
+pub use self::answer::{Answer, Described, Status};
+use self::plan::Plan;
 use crate::{
+    clock::Clock,
     limit::Entry,
-    rules::{Rule, Unit},
-    store::StoreError,
+    metrics::{Metrics, RuleSetCounters},
+    rules::{FailureMode, RuleSet},
+    store::{Store, StoreError, memory::MemoryStore},
 };
+
+/// Descriptors that one request may have. Only a configuration can exceed it, so that is the caller's mistake.
+pub const DESCRIPTORS_MAX: usize = 64;
+
+/// Entries that one descriptor may have. Only a configuration can exceed it, so that is the caller's mistake.
+pub const ENTRIES_MAX: usize = 64;
+
+/// Answers questions.
+#[derive(Debug)]
+pub struct Limiter<C, S> {
+    clock: C,
+    store: S,
+    /// What `on_store_failure: local` spends from.
+    local: MemoryStore<C>,
+    loaded: ArcSwapOption<Loaded>,
+    options: Options,
+    metrics: Arc<Metrics>,
+}
+
+/// What settings say about answers.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// `TOLLGATE_COMPAT=reference`: answers as envoyproxy/ratelimit gives them where we are deliberately better.
+    pub compat: bool,
+    /// The whole service on trial: nothing is refused, statuses tell what would have been.
+    pub shadow_mode: bool,
+    /// Every limit is a quota: a request passes while one of them has something left.
+    pub quota_mode: bool,
+    /// For limits that a caller brings along where no rule says `on_store_failure`.
+    pub on_store_failure: FailureMode,
+    /// How many Tollgates share the load: `local` grants this part of a limit.
+    pub fleet_size: u32,
+}
+
+/// A rule set in force, with what belongs to it. Shared by all requests that began under it.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The rules.
+    pub rules: Arc<RuleSet>,
+    /// Their counters.
+    pub counters: RuleSetCounters,
+}
 
 /// What a client asks, after decoding.
 #[derive(Clone, Debug, Default)]
@@ -30,7 +88,7 @@ pub struct Descriptor {
     pub hits: Option<u64>,
     /// `is_negative_hits`: gives back.
     pub refund: bool,
-    /// A limit that the caller brings along. The unit is the number on the wire: 0 and unknown ones are the caller's mistake.
+    /// A limit that the caller brings along.
     pub limit: Option<Override>,
 }
 
@@ -39,68 +97,114 @@ pub struct Descriptor {
 pub struct Override {
     /// `requests_per_unit`
     pub requests: u32,
-    /// The number of Envoy's `RateLimitUnit`.
+    /// The number of Envoy's `RateLimitUnit`. 0 and unknown ones are the caller's mistake.
     pub unit: i32,
-}
-
-/// What is answered.
-#[derive(Debug)]
-pub struct Answer<'r> {
-    /// The overall code is OVER_LIMIT.
-    pub refused: bool,
-    /// One for each descriptor, in the request's order.
-    pub statuses: Vec<Status<'r>>,
-    /// What the headers describe: the limit that refused, else the one nearest to refusing; `None` where nothing is limited.
-    pub described: Option<Described<'r>>,
-    /// For `Retry-After` when refused: until this very request would fit; `None` when it never will.
-    pub retry_us: Option<u64>,
-}
-
-/// What is answered for one descriptor.
-#[derive(Clone, Copy, Debug)]
-pub struct Status<'r> {
-    /// The code is OVER_LIMIT.
-    pub over: bool,
-    /// `current_limit`: number, unit and the rule's own name.
-    pub limit: Option<(u32, Unit, Option<&'r str>)>,
-    /// `limit_remaining`, saturated at 2^32−1 (which is also what an unlimited rule says).
-    pub remaining: u32,
-    /// `duration_until_reset` in microseconds.
-    pub reset_us: Option<u64>,
-}
-
-/// The one limit that headers describe.
-#[derive(Clone, Copy, Debug)]
-pub struct Described<'r> {
-    /// The rule, or `None` for an override that no rule stands behind.
-    pub rule: Option<&'r Rule>,
-    /// The limit that was charged: the rule's own or an override.
-    pub limit: crate::limit::Limit,
-    /// Hits that are left.
-    pub remaining: u64,
-    /// Until the limit is whole again, in microseconds.
-    pub reset_us: u64,
-    /// Until one more hit is there; a window's end. Never beyond the answer's `retry_us`.
-    pub next_us: u64,
 }
 
 /// Why there is no answer.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum AskError {
     /// The caller's mistake: INVALID_ARGUMENT.
-    #[error("{0}")]
-    Invalid(String),
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
     /// No rules were loaded yet: UNAVAILABLE.
-    #[error("no rules are loaded yet")]
+    #[error("no rules are loaded yet: see the log for what is wrong with the rule files")]
     NoRules,
     /// The store gave no answer and the rules say `error`: UNAVAILABLE, so that Envoy's own failure mode decides.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// A rule set in force, with what belongs to it. Shared by all requests that began under it.
-#[derive(Debug)]
-pub struct Loaded {
-    /// The rules.
-    pub rules: Arc<crate::rules::RuleSet>,
+/// What is wrong with a question. Nothing that a client of Envoy can put into a header or a path is among it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Invalid {
+    /// A filter without a domain.
+    #[error("rate limit domain must not be empty: set `domain` of Envoy's rate limit filter")]
+    NoDomain,
+    /// A request about nothing.
+    #[error("rate limit descriptor list must not be empty: the route's rate limit actions made none")]
+    NoDescriptors,
+    /// More than [`DESCRIPTORS_MAX`].
+    #[error("{0} descriptors are more than the {DESCRIPTORS_MAX} that one request may have")]
+    Descriptors(usize),
+    /// More than [`ENTRIES_MAX`].
+    #[error(
+        "descriptor {descriptor}: {entries} entries are more than the {ENTRIES_MAX} that one descriptor may have"
+    )]
+    Entries {
+        /// Which one, from 0.
+        descriptor: usize,
+        /// How many it has.
+        entries: usize,
+    },
+    /// An override without a unit, or with one of the future.
+    #[error(
+        "descriptor {descriptor}: limit.unit {unit} is none of 1 (SECOND) to 7 (WEEK): set the unit of the override"
+    )]
+    Unit {
+        /// Which one, from 0.
+        descriptor: usize,
+        /// The number that it names.
+        unit: i32,
+    },
+}
+
+impl<C: Clock, S: Store> Limiter<C, S> {
+    /// Knows no rules until [`Limiter::load`].
+    pub fn new(clock: C, store: S, local: MemoryStore<C>, options: Options, metrics: Arc<Metrics>) -> Self {
+        Self { clock, store, local, loaded: ArcSwapOption::empty(), options, metrics }
+    }
+
+    /// Puts rules in force, at once for all questions that come from now on.
+    pub fn load(&self, rules: Arc<RuleSet>) {
+        let counters = self.metrics.counters_of(&rules);
+        self.loaded.store(Some(Arc::new(Loaded { rules, counters })));
+    }
+
+    /// The rules in force, or `None` before the first good ones.
+    pub fn loaded(&self) -> Option<Arc<Loaded>> {
+        self.loaded.load_full()
+    }
+
+    /// Where budgets are kept.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// Answers a question under `loaded`, the rules that were in force when it came. Waits for the store no longer than
+    /// `within`.
+    ///
+    /// # Errors
+    /// The caller's mistake, or a store that gave no answer where the rules say `error`.
+    pub async fn ask<'r>(
+        &self,
+        loaded: &'r Loaded,
+        question: &Question,
+        within: Duration,
+    ) -> Result<Answer<'r>, AskError> {
+        let plan = Plan::new(loaded, question, &self.options)?;
+        self.count_unmatched(loaded, question, &plan);
+        if plan.charges.is_empty() {
+            return Ok(plan.answer_without_charges());
+        }
+        let began = self.clock.instant();
+        let decided = self.store.spend(&plan.charges, within).await;
+        self.metrics.store_seconds.observe(self.clock.instant().duration_since(began).as_secs_f64());
+        let answer = match decided {
+            Ok(decision) => plan.answer(&decision, &self.options),
+            Err(error) => self.without_store(&plan, error, within).await?,
+        };
+        plan.count(&answer, loaded);
+        Ok(answer)
+    }
+
+    /// Promise 3: what passes because no rule names it is at least counted.
+    fn count_unmatched(&self, loaded: &Loaded, question: &Question, plan: &Plan<'_>) {
+        let unmatched = plan.unmatched();
+        if unmatched > 0 {
+            let known = loaded.rules.domain(&question.domain).is_some();
+            let domain = if known { String::from_utf8_lossy(&question.domain) } else { "".into() };
+            self.metrics.unmatched(&domain, unmatched);
+        }
+    }
 }

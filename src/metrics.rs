@@ -190,9 +190,9 @@ impl Metrics {
         RuleSetCounters { rules }
     }
 
-    /// Counts a descriptor that no rule matched. `domain` is one that the rules name, else `""`.
-    pub fn unmatched(&self, domain: &str) {
-        self.unmatched.get_or_create_owned(&DomainLabels { domain: domain.into() }).inc();
+    /// Counts descriptors that no rule matched. `domain` is one that the rules name, else `""`.
+    pub fn unmatched(&self, domain: &str, descriptors: u64) {
+        self.unmatched.get_or_create_owned(&DomainLabels { domain: domain.into() }).inc_by(descriptors);
     }
 
     /// Counts a call that the store did not answer.

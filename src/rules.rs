@@ -149,6 +149,11 @@ impl RuleSet {
         unimplemented!()
     }
 
+    /// Whether any rule has `replaces`, so that requests need not be searched for it.
+    pub fn has_replaces(&self) -> bool {
+        unimplemented!()
+    }
+
     /// (domain, metric name) for each [`Rule::metric`].
     pub fn metric_labels(&self) -> &[(Box<str>, Box<str>)] {
         unimplemented!()
@@ -165,13 +170,23 @@ impl Domain {
 
 impl<'r> Found<'r> {
     /// The rules to charge, in the order they are judged; none where no rule matches. At most [`RULES_MAX`].
-    pub fn rules(&self) -> impl Iterator<Item = &'r Rule> {
+    pub fn rules(&self) -> impl Iterator<Item = &'r Rule> + use<'r> {
         [].iter()
     }
 
     /// The key of the counter that `rule`, one of these, charges for `entries`, the ones that were looked up. `limit`
     /// is the rule's own or an override.
     pub fn key(&self, _domain: &[u8], _entries: &[Entry], _rule: &Rule, _limit: &Limit) -> Key {
+        unimplemented!()
+    }
+
+    /// The key of the counter of a limit that a caller brings along where no rule matched: all entries with their values.
+    pub fn override_key(&self, _domain: &[u8], _entries: &[Entry], _limit: &Limit) -> Key {
+        unimplemented!()
+    }
+
+    /// Whether a rule matched that has no limit: what it names is exempt, and not counted as unmatched.
+    pub fn is_exempt(&self) -> bool {
         unimplemented!()
     }
 }

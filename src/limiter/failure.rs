@@ -1,0 +1,79 @@
+//! What is answered when the store gives no answer: `on_store_failure`.
+//!
+//! Of several rules in a request the strictest mode wins: deny, then error, then local, then allow. Nothing is tried
+//! again, since a spend that timed out may have happened.
+
+use std::time::Duration;
+
+use super::{AskError, Limiter, answer, answer::Answer, answer::Status, plan::Plan};
+use crate::{
+    clock::Clock,
+    limit::{Charge, Limit},
+    rules::FailureMode,
+    store::{Store, StoreError},
+};
+
+/// What `deny` says in Retry-After: long enough for a failover to make progress, short enough to come back soon.
+const DENIED_RETRY_US: u64 = 1_000_000;
+
+impl<C: Clock, S: Store> Limiter<C, S> {
+    /// # Errors
+    /// The store's own error, where a rule says `error`.
+    pub(super) async fn without_store<'r>(
+        &self,
+        plan: &Plan<'r>,
+        error: StoreError,
+        within: Duration,
+    ) -> Result<Answer<'r>, AskError> {
+        self.metrics.store_failed(&error);
+        tracing::debug!(%error, "the store gave no answer");
+        let modes = plan.charged.iter().map(|charged| charged.on_store_failure);
+        match modes.max().unwrap_or(self.options.on_store_failure) {
+            FailureMode::Error => {
+                self.metrics.fell_back("error");
+                Err(error.into())
+            }
+            FailureMode::Deny => {
+                self.metrics.fell_back("deny");
+                Ok(plan.answer_unasked(Some(DENIED_RETRY_US)))
+            }
+            FailureMode::Allow => {
+                self.metrics.fell_back("allow");
+                Ok(plan.answer_unasked(None))
+            }
+            FailureMode::Local => {
+                self.metrics.fell_back("local");
+                let shares: Vec<Charge> =
+                    plan.charges.iter().map(|charge| share(charge, self.options.fleet_size)).collect();
+                let decision = self.local.spend(&shares, within).await?;
+                Ok(plan.answer(&decision, &self.options))
+            }
+        }
+    }
+}
+
+impl<'r> Plan<'r> {
+    /// An answer that no store stands behind: nothing is known of what is left, so nothing is said of it but the limit.
+    fn answer_unasked(&self, refused_for_us: Option<u64>) -> Answer<'r> {
+        let mut unasked = self.answer_without_charges();
+        for charged in &self.charged {
+            let over = refused_for_us.is_some();
+            unasked.statuses[charged.descriptor] =
+                Status { over, limit: Some(answer::shown(charged)), remaining: 0, reset_us: None };
+        }
+        unasked.refused = refused_for_us.is_some();
+        unasked.retry_us = refused_for_us;
+        unasked
+    }
+}
+
+/// This process's part of a limit: at least 1 where the limit grants anything at all.
+fn share(charge: &Charge, fleet_size: u32) -> Charge {
+    let fleet = fleet_size.max(1);
+    let part = |whole: u32| if whole == 0 { 0 } else { (whole / fleet).max(1) };
+    let limit = &charge.limit;
+    let burst = (!limit.algorithm().has_window() && limit.requests() > 0).then(|| part(limit.burst()));
+    let limit = Limit::new(limit.algorithm(), part(limit.requests()), limit.window_us(), burst)
+        .expect("a part of a limit keeps its window, and a burst only where there was one");
+    Charge { limit, ..charge.clone() }
+}
