@@ -3,7 +3,11 @@
 //! Two forms are read, see `rules::reference` and `rules::tiered`; both compile to the same [`RuleSet`], which is whole
 //! and immutable. Compiling does no I/O: files come in as [`Source`]s, and all mistakes of all files come out together.
 
+pub mod mistake;
+
 use std::sync::Arc;
+
+pub use mistake::{Level, Mistake, Mistakes};
 
 use crate::{
     key::Key,
@@ -26,6 +30,14 @@ pub struct Dialect {
     pub compat: bool,
     /// What a rule says that does not say `on_store_failure`.
     pub on_store_failure: FailureMode,
+    /// Whether several files may add to one domain (`MERGE_DOMAIN_CONFIG`); otherwise that is a mistake.
+    pub merge_domains: bool,
+}
+
+impl Default for Dialect {
+    fn default() -> Self {
+        Self { compat: false, on_store_failure: FailureMode::Error, merge_domains: false }
+    }
 }
 
 /// What to answer when the store gives none. In ascending strictness: of several rules in a request the strictest wins.
@@ -103,12 +115,16 @@ pub struct Rule {
     pub replaces: Box<[Box<str>]>,
     /// Index into [`RuleSet::metric_labels`]: rules that share a name share their counters.
     pub metric: u32,
+    /// `metadata` of the descriptor, for the answer's dynamic metadata.
+    pub metadata: Option<serde_json::Value>,
     /// Further entries that this rule counts apart by (`per: [user]`, tiered form).
     pub per: Box<[Box<[u8]>]>,
     /// Tells a further limit (`daily`) apart from the main one in keys.
     pub key_name: Option<Box<str>>,
     /// Where it stands: file and line, from 1.
     pub at: (Arc<str>, u32),
+    /// What the file says, for people who ask what is in force.
+    pub written: Written,
 }
 
 /// Reads rule files; the only way for compiling to reach anything outside.
@@ -122,8 +138,47 @@ pub trait Files {
     fn read(&self, name: &str) -> std::io::Result<Vec<u8>>;
 }
 
-/// All rules in force: immutable, compiled whole.
+/// What a rule file says, where [`Rule`] holds what follows from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// `requests_per_unit`, or a rate's number; it may stand beside `unlimited`, where it means nothing.
+    pub requests: u32,
+    /// `shadow_mode`, or `mode: shadow | record`.
+    pub shadow: bool,
+    /// `quota_mode`.
+    pub quota: bool,
+}
+
+/// What compiling gives.
 #[derive(Debug)]
+pub struct Compiled {
+    /// The rules.
+    pub rules: RuleSet,
+    /// What is legal and perhaps not meant. Warnings never keep rules from being loaded.
+    pub warnings: Mistakes,
+}
+
+/// How many there are, for `tollgate check` and `/rules`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Domains.
+    pub domains: usize,
+    /// Limits that are written down: each rule that a request can be charged to.
+    pub limits: usize,
+    /// Tenants that are named, in rules and in csv files.
+    pub tenants: usize,
+}
+
+/// Compiles all rule files, whole or not at all.
+///
+/// # Errors
+/// All mistakes of all files, in the order of files and lines.
+pub fn compile(_files: &impl Files, _dialect: Dialect) -> Result<Compiled, Mistakes> {
+    unimplemented!()
+}
+
+/// All rules in force: immutable, compiled whole.
+#[derive(Debug, Default)]
 pub struct RuleSet {
     // (owned by the rules compiler)
 }
@@ -133,7 +188,7 @@ pub struct RuleSet {
 pub struct Domain {}
 
 /// Which rules apply to one descriptor.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Found<'r> {
     _rules: &'r [Rule],
 }
@@ -144,18 +199,41 @@ impl RuleSet {
         unimplemented!()
     }
 
+    /// What the files call themselves: their `version:`, joined by `,` where they differ.
+    pub fn version(&self) -> Option<&str> {
+        unimplemented!()
+    }
+
     /// The rules of a domain, or `None` where no file names it.
     pub fn domain(&self, _name: &[u8]) -> Option<&Domain> {
         unimplemented!()
     }
 
-    /// Whether any rule has `replaces`, so that requests need not be searched for it.
+    /// (domain, metric name) for each [`Rule::metric`].
+    pub fn metric_labels(&self) -> &[(Box<str>, Box<str>)] {
+        unimplemented!()
+    }
+
+    /// Whether any rule `replaces` others, so that requests need not look for it where none does.
     pub fn has_replaces(&self) -> bool {
         unimplemented!()
     }
 
-    /// (domain, metric name) for each [`Rule::metric`].
-    pub fn metric_labels(&self) -> &[(Box<str>, Box<str>)] {
+    /// How many domains, limits and tenants there are.
+    pub fn counts(&self) -> Counts {
+        unimplemented!()
+    }
+
+    /// One line for each limit, as the reference's `/rlconfig` has it:
+    /// `domain.key_value: unit=HOUR requests_per_unit=5, shadow_mode: false, quota_mode: false`. What the reference
+    /// does not know follows behind, where a rule says it.
+    pub fn describe(&self) -> Vec<String> {
+        unimplemented!()
+    }
+
+    /// What is in force, for `/rules`: revision, version, counts, and each domain's rules with file and line. Tenants
+    /// are counted, not listed.
+    pub fn to_json(&self) -> serde_json::Value {
         unimplemented!()
     }
 }
@@ -166,6 +244,33 @@ impl Domain {
     pub fn find<'r>(&'r self, _entries: &[Entry]) -> Found<'r> {
         unimplemented!()
     }
+
+    /// How [`Domain::find`] gets to its answer, step by step, for `tollgate explain`.
+    pub fn explain(&self, _entries: &[Entry]) -> Vec<Step> {
+        unimplemented!()
+    }
+}
+
+/// One thing that was tried on the way to a rule. `Display` says it in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// What was tried, such as `user=vip: exact value`.
+    pub tried: String,
+    /// Whether it matched.
+    pub matched: bool,
+    /// Where the rule stands that was tried: file and line.
+    pub at: Option<(Arc<str>, u32)>,
+}
+
+impl std::fmt::Display for Step {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.tried)?;
+        f.write_str(if self.matched { ": matches" } else { ": no match" })?;
+        match &self.at {
+            Some((file, line)) => write!(f, " ({file}:{line})"),
+            None => Ok(()),
+        }
+    }
 }
 
 impl<'r> Found<'r> {
@@ -174,22 +279,25 @@ impl<'r> Found<'r> {
         [].iter()
     }
 
+    /// Whether a rule without a limit matched: the descriptor is exempt, not unknown.
+    pub fn is_exempt(&self) -> bool {
+        unimplemented!()
+    }
+
     /// The key of the counter that `rule`, one of these, charges for `entries`, the ones that were looked up. `limit`
-    /// is the rule's own or an override.
+    /// is the rule's own or an override, which shares the rule's counter while algorithm and window are the same.
     pub fn key(&self, _domain: &[u8], _entries: &[Entry], _rule: &Rule, _limit: &Limit) -> Key {
         unimplemented!()
     }
 
-    /// The key of the counter of a limit that a caller brings along where no rule matched: all entries with their values.
+    /// The key of the counter that an override charges where no rule stands behind it.
     pub fn override_key(&self, _domain: &[u8], _entries: &[Entry], _limit: &Limit) -> Key {
-        unimplemented!()
-    }
-
-    /// Whether a rule matched that has no limit: what it names is exempt, and not counted as unmatched.
-    pub fn is_exempt(&self) -> bool {
         unimplemented!()
     }
 }
 
 /// How many rules may apply to one descriptor: `rate_limits` of a descriptor, further limits of a tier.
 pub const RULES_MAX: usize = 8;
+
+/// The JSON Schema of rule files, both forms, draft 2020-12. Editors read it.
+pub const SCHEMA: &str = include_str!("rules/schema.json");
