@@ -60,6 +60,8 @@ pub struct Limit {
     requests: u32,
     window_us: NonZeroU64,
     burst: u32,
+    /// `requests / window_us` in lowest terms, worked out once since every decision needs it.
+    reduced: (u32, u64),
 }
 
 impl Limit {
@@ -82,7 +84,12 @@ impl Limit {
             Some(0) => Err(LimitError::BurstIsZero),
             Some(_) if algorithm.has_window() => Err(LimitError::BurstWithoutBucket(algorithm)),
             Some(_) if requests == 0 => Err(LimitError::BurstOfNothing),
-            _ => Ok(Self { algorithm, requests, window_us, burst: burst.unwrap_or(requests) }),
+            _ => {
+                let common = gcd(window_us.get(), u64::from(requests));
+                // The gcd divides `requests`, so the quotient is no larger than it.
+                let reduced = ((u64::from(requests) / common) as u32, window_us.get() / common);
+                Ok(Self { algorithm, requests, window_us, burst: burst.unwrap_or(requests), reduced })
+            }
         }
     }
 
@@ -105,6 +112,19 @@ impl Limit {
     pub fn burst(&self) -> u32 {
         self.burst
     }
+
+    /// `requests` and `window_us` in lowest terms: 10 in a second are 1 in 100,000 µs. Remainders stay small so.
+    pub fn reduced(&self) -> (u64, u64) {
+        (u64::from(self.reduced.0), self.reduced.1)
+    }
+}
+
+/// Euclid's. `a` is not 0; the gcd with 0 is `a`.
+fn gcd(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
 }
 
 /// Why numbers make no limit.

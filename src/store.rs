@@ -6,6 +6,7 @@
 //! servers groups the charges by shard itself.
 
 pub mod memory;
+pub mod script;
 pub mod redis;
 
 use std::time::Duration;

@@ -1,0 +1,93 @@
+//! The sliding window: the count of this window, and of the last one the share that a window ending now still covers.
+//!
+//! It takes two counters where a log takes an entry a hit, and smooths the fixed window's edge: whoever used up the last
+//! window gets in again as fast as it slides out. The share is rounded up, so the weighted count never exceeds the limit.
+//! What the estimate cannot know is *when* in the last window its hits came: if all came at its end, up to `2·limit - 1`
+//! pass in a window of the worst position, one less than with a fixed window, and close to `limit` in practice.
+
+use std::fmt;
+
+use super::{Budget, arith::muldiv, window_start};
+use crate::{
+    clock::Micros,
+    limit::{COUNT_MAX, Limit},
+};
+
+/// What was counted since a window began, and in the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlidingWindow {
+    start: Micros,
+    /// Both at most `COUNT_MAX`.
+    this: u64,
+    last: u64,
+}
+
+impl Budget for SlidingWindow {
+    fn at(before: Option<Self>, limit: &Limit, now: Micros) -> Self {
+        let fresh = Self { start: window_start(limit, now), this: 0, last: 0 };
+        let Some(before) = before else { return fresh };
+        let (since, window) = (now.0.saturating_sub(before.start.0), limit.window_us());
+        if since < window {
+            before
+        } else if since < 2 * window {
+            Self { last: before.this, ..fresh }
+        } else {
+            fresh
+        }
+    }
+
+    fn left(&self, limit: &Limit, now: Micros) -> i64 {
+        let window = limit.window_us();
+        let (share, rest) = muldiv(self.last, window - self.elapsed(now), window);
+        i64::from(limit.requests()) - (self.this + share + u64::from(rest > 0)) as i64
+    }
+
+    fn take(&mut self, hits: u64, _: &Limit) {
+        self.this = (self.this + hits).min(COUNT_MAX);
+    }
+
+    fn give(&mut self, hits: u64, _: &Limit) {
+        self.this = self.this.saturating_sub(hits);
+    }
+
+    fn until(&self, hits: u64, limit: &Limit, now: Micros) -> u64 {
+        let (window, elapsed) = (limit.window_us(), self.elapsed(now));
+        // What the share of the last window may be at most: in this window, and in the next, where this is the last.
+        let next_room = u64::from(limit.requests()) - hits;
+        if let Some(room) = next_room.checked_sub(self.this) {
+            let covered = covered(room, self.last, window);
+            if covered > 0 {
+                return (window - elapsed).saturating_sub(covered);
+            }
+        }
+        (window - elapsed) + (window - covered(next_room, self.this, window))
+    }
+
+    fn until_whole(&self, limit: &Limit, now: Micros) -> u64 {
+        let window = limit.window_us();
+        match (self.this, self.last) {
+            (0, 0) => 0,
+            (0, _) => window - self.elapsed(now),
+            _ => 2 * window - self.elapsed(now),
+        }
+    }
+}
+
+impl SlidingWindow {
+    fn elapsed(&self, now: Micros) -> u64 {
+        now.0.saturating_sub(self.start.0)
+    }
+}
+
+/// For how long at the end of a window the share of `last` hits of the window before is at most `room`; 0 where it is
+/// too much in the last microsecond still.
+fn covered(room: u64, last: u64, window: u64) -> u64 {
+    if last <= room { window } else { muldiv(room, window, last).0 }
+}
+
+/// As it stands in Redis.
+impl fmt::Display for SlidingWindow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "s {} {} {}", self.start.0, self.this, self.last)
+    }
+}
