@@ -45,19 +45,34 @@ def rate_limit_filter(domain):
             "rate_limit_service": {
                 "transport_api_version": "V3",
                 "grpc_service": {
-                    "envoy_grpc": {
-                        "cluster_name": "tollgate",
-                        # Only what provably reached no Tollgate: anything else may have been charged.
-                        "retry_policy": {"retry_on": "connect-failure,refused-stream", "num_retries": 2},
-                    }
+                    "envoy_grpc": {"cluster_name": "tollgate"},
+                    "retry_policy": ASK_ANOTHER,
                 },
             },
         },
     }
 
 
+# While a Tollgate ends, until its health is asked again, Envoy connects to a port that is closed. Only what provably
+# reached no Tollgate is asked again, at once and somewhere else: anything else may have been charged.
+ASK_ANOTHER = {
+    "retry_on": "connect-failure,refused-stream",
+    "num_retries": 3,
+    "retry_back_off": {"base_interval": "0.001s", "max_interval": "0.01s"},
+    "retry_host_predicate": [
+        {
+            "name": "envoy.retry_host_predicates.previous_hosts",
+            "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"
+            },
+        }
+    ],
+    "host_selection_retry_max_attempts": 5,
+}
+
+
 def tollgate_cluster(ports):
-    """Health is asked often, so that a Tollgate that is about to end is left alone before it closes its port."""
+    """Health checks and retries are those of `deploy/envoy.yaml`, which says why."""
     return cluster(
         "tollgate",
         [address(port) for port in ports],
@@ -67,10 +82,11 @@ def tollgate_cluster(ports):
                 "explicit_http_config": {"http2_protocol_options": {}},
             }
         },
+        circuit_breakers={"thresholds": [{"max_retries": 1000}]},
         health_checks=[
             {
                 "timeout": "5s",
-                "interval": "0.2s",
+                "interval": "1s",
                 "unhealthy_threshold": 1,
                 "healthy_threshold": 1,
                 "grpc_health_check": {"service_name": "ratelimit"},

@@ -116,13 +116,17 @@ class Tollgate(Process):
         assert pathlib.Path(binary).exists(), f"{binary} is missing: run `cargo build` first, or tests/run"
         super().__init__(folder, binary, "serve", "--rules", self.rules, env=env | settings)
         self.grpc_address = self.ready("names its gRPC port", lambda: self.listener("grpc"))
-        self.channel = grpc.insecure_channel(self.grpc_address, CHANNEL_OPTIONS)
+        self.channel = self.connect()
         if serving:
             self.ready("is SERVING", lambda: self.health() == "SERVING")
 
     def listener(self, which):
         found = re.search(rf"{which} listening on (127\.0\.0\.1:\d+)", self.output())
         return found and found.group(1)
+
+    def connect(self):
+        """A channel with a connection of its own."""
+        return grpc.insecure_channel(self.grpc_address, CHANNEL_OPTIONS)
 
     @property
     def grpc_port(self):
@@ -147,9 +151,10 @@ class Tollgate(Process):
         return super().stop(within_s)
 
 
-# One channel is one connection, whoever else asks for the same address; and bad messages of a test may be large.
 CHANNEL_OPTIONS = [
+    # Channels to one address share a connection otherwise.
     ("grpc.use_local_subchannel_pool", 1),
+    # Tests send messages that are too large on purpose.
     ("grpc.max_send_message_length", 64 << 20),
     ("grpc.enable_retries", 0),
 ]
