@@ -4,6 +4,7 @@
 //! and immutable. Compiling does no I/O: files come in as [`Source`]s, and all mistakes of all files come out together.
 
 pub mod mistake;
+pub mod watch;
 
 use std::sync::Arc;
 

@@ -1,0 +1,188 @@
+//! Where to wait for events.
+//!
+//! The system tells of changes by folder: names that come and go in it, and writes to the files in it. A link is
+//! followed when the watch is set, not later. So to notice that `limits.yaml -> ..data/limits.yaml` means other bytes,
+//! or that a `ROOT` above the rules was pointed at another release, one must watch every folder that holds a link on
+//! the way, and the folder at its end. A [`Plan`] is the list of these folders, made while the way is walked.
+//!
+//! Folders outside the rules, such as `/tmp` above them, may be busy with other things; there only some names matter.
+//!
+//! A watch belongs to an inode, not to a path. A folder that was renamed away and replaced leaves a watch that will
+//! never speak again, under a path that looks right. So a plan remembers inodes, and when anything in it differs all
+//! watches are set anew: it costs microseconds a folder, and is the one way that cannot go stale. (File systems like to
+//! give a new folder the inode of the one that was just removed. Therefore a folder's own end is an event that asks for
+//! new watches, whatever the plan says.)
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::{OsStr, OsString},
+    os::unix::fs::MetadataExt,
+    path::{Component, Path, PathBuf},
+};
+
+use notify::{
+    Event, EventKind, RecursiveMode, Watcher,
+    event::{AccessKind, AccessMode, ModifyKind},
+};
+
+/// Links on the way to one file, as the kernel bounds them (`MAXSYMLINKS`).
+const LINKS_MAX: usize = 40;
+
+/// Folders to watch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan(BTreeMap<PathBuf, Folder>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Folder {
+    /// Device and inode; `None` where the folder has just vanished.
+    id: Option<(u64, u64)>,
+    names: Names,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Names {
+    All,
+    These(BTreeSet<OsString>),
+}
+
+impl Plan {
+    /// Adds a folder in which every name matters.
+    pub(super) fn whole(&mut self, folder: &Path) {
+        self.folder(folder).names = Names::All;
+    }
+
+    /// Walks a path from a folder that has no links in it, adds each folder where the way could turn, and returns where
+    /// it ends; `None` when it ends nowhere (then the nearest folder is watched, for the name that is missing).
+    pub(super) fn trace(&mut self, from: &Path, path: &Path) -> Option<PathBuf> {
+        let mut real = from.to_owned();
+        let mut todo = steps(path);
+        let mut links = 0;
+        while let Some(step) = todo.pop() {
+            if step == ".." {
+                real.pop();
+                continue;
+            }
+            if step == "/" {
+                real = PathBuf::from("/");
+                continue;
+            }
+            let next = real.join(&step);
+            let Ok(found) = next.symlink_metadata() else {
+                self.name(&real, &step);
+                return None;
+            };
+            if !found.is_symlink() {
+                if todo.is_empty() && !found.is_dir() {
+                    self.name(&real, &step);
+                }
+                real = next;
+                continue;
+            }
+            self.name(&real, &step);
+            links += 1;
+            if links > LINKS_MAX {
+                return None;
+            }
+            todo.extend(steps(&next.read_link().ok()?));
+        }
+        Some(real)
+    }
+
+    /// Sets watches on all folders; `touched` is called, often, from another thread, when something changes, with
+    /// whether the watches have to be set anew.
+    ///
+    /// What could not be watched is told in words beside the watches that could; none at all is possible.
+    pub(super) fn watch(&self, touched: impl Fn(bool) + Send + 'static) -> (Option<Watches>, Option<String>) {
+        let plan = self.clone();
+        let watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
+            // An error may mean that events were lost, so it counts as one.
+            match event.map_or(Concern::Look, |event| plan.concern(&event)) {
+                Concern::Nothing => {}
+                Concern::Look => touched(false),
+                Concern::Anew => touched(true),
+            }
+        });
+        let mut watcher = match watcher {
+            Ok(watcher) => watcher,
+            Err(why) => return (None, Some(why.to_string())),
+        };
+        let mut trouble = None;
+        for path in self.0.keys() {
+            match watcher.watch(path, RecursiveMode::NonRecursive) {
+                Ok(()) => {}
+                // It vanished since it was listed; whoever looks again makes a new plan.
+                Err(why) if matches!(why.kind, notify::ErrorKind::PathNotFound) => {}
+                Err(why) => trouble = Some(format!("{}: {why}", path.display())),
+            }
+        }
+        (Some(Watches { _watcher: watcher }), trouble)
+    }
+
+    /// What an event means for the rules.
+    fn concern(&self, event: &Event) -> Concern {
+        match event.kind {
+            // Reading opens files, which is an event too: our own reading must not wake us.
+            EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write) => {
+                return Concern::Nothing;
+            }
+            EventKind::Remove(_) | EventKind::Modify(ModifyKind::Name(_))
+                if event.paths.iter().any(|path| self.0.contains_key(path)) =>
+            {
+                return Concern::Anew;
+            }
+            _ => {}
+        }
+        // Without a path it tells that events were lost.
+        if event.paths.is_empty() || event.paths.iter().any(|path| self.knows(path)) {
+            Concern::Look
+        } else {
+            Concern::Nothing
+        }
+    }
+
+    fn knows(&self, path: &Path) -> bool {
+        let folder = path.parent().and_then(|parent| self.0.get(parent));
+        match folder.map(|folder| &folder.names) {
+            Some(Names::All) => true,
+            Some(Names::These(names)) => path.file_name().is_some_and(|name| names.contains(name)),
+            None => false,
+        }
+    }
+
+    fn name(&mut self, folder: &Path, name: &OsStr) {
+        if let Names::These(names) = &mut self.folder(folder).names {
+            names.insert(name.to_owned());
+        }
+    }
+
+    fn folder(&mut self, path: &Path) -> &mut Folder {
+        if !self.0.contains_key(path) {
+            let id = path.metadata().ok().map(|found| (found.dev(), found.ino()));
+            self.0.insert(path.to_owned(), Folder { id, names: Names::These(BTreeSet::new()) });
+        }
+        self.0.get_mut(path).expect("it was just put in")
+    }
+}
+
+/// What an event asks for.
+enum Concern {
+    Nothing,
+    Look,
+    Anew,
+}
+
+/// Watches that were set; they end when dropped.
+pub(super) struct Watches {
+    _watcher: notify::RecommendedWatcher,
+}
+
+/// A path's steps, the last one first.
+fn steps(path: &Path) -> Vec<OsString> {
+    let step = |component: Component<'_>| match component {
+        Component::CurDir => None,
+        other => Some(other.as_os_str().to_owned()),
+    };
+    let mut steps: Vec<_> = path.components().filter_map(step).collect();
+    steps.reverse();
+    steps
+}
