@@ -41,7 +41,10 @@ pub use self::{
     reading::Reading,
 };
 use self::{plan::Watches, reading::Record};
-use crate::clock::{Clock, SystemClock};
+use crate::{
+    clock::{Clock, SystemClock},
+    rules::{Compiled, Dialect, Mistakes, compile},
+};
 
 /// How events are collected, and how often one looks without any.
 #[derive(Clone, Copy, Debug)]
@@ -104,6 +107,22 @@ where
     let handle = Watching { shared };
     thread::Builder::new().name("rules-watch".into()).spawn(move || watcher.run(on_change))?;
     Ok(First { rules: first, watching: handle })
+}
+
+/// Follows the rules in `dir`: [`watch`] with the rules compiler.
+///
+/// # Errors
+/// When the system gives no thread.
+pub fn rules<F>(
+    dir: Dir,
+    dialect: Dialect,
+    options: Options,
+    on_change: F,
+) -> io::Result<First<Compiled, Mistakes>>
+where
+    F: FnMut(Result<Compiled, Failure<Mistakes>>) + Send + 'static,
+{
+    watch(dir, options, move |files| compile(files, dialect), on_change)
 }
 
 /// What [`watch`] begins with.
