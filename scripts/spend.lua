@@ -75,8 +75,17 @@ local function weigh(act, hits, left)
   return 0, nil
 end
 
--- Each algorithm: the charge's verdict as fits, remaining, reset, retry, next. A state is {text, ...}: [1] to [4] are
--- its numbers, [1] is nil for a fresh one; `ttl` is set when it has to be written, 0 to delete it.
+-- For how long to keep a state of that time: longer than until it is whole, where the clock is behind it.
+local function lasts(reset, at)
+  if reset > 0 and at > now then
+    reset = reset + (at - now)
+    if reset > WAIT_MAX then return WAIT_MAX end
+  end
+  return reset
+end
+
+-- Each algorithm: the charge's verdict as fits, remaining, reset, retry, next. Of a state s, s[1] to s[4] are its
+-- numbers, s[1] is nil for a fresh one; s.ttl is set when it has to be written, 0 to delete it.
 
 -- [1] tokens, [2] part, [3] of, [4] at
 local function token_bucket(s, act, l, w, burst, hits)
@@ -120,7 +129,7 @@ local function token_bucket(s, act, l, w, burst, hits)
   if fits == 0 then
     if hits > burst then retry = NEVER else retry = until_there(hits - n) end
   end
-  if take then s[1], s[2], s[3], s[4], s.ttl = n, f, w, at, reset end
+  if take then s[1], s[2], s[3], s[4], s.ttl = n, f, w, at, lasts(reset, at) end
   return fits, remaining, reset, retry, next
 end
 
@@ -176,7 +185,7 @@ local function gcra(s, act, l, w, burst, hits)
   if fits == 0 then
     if hits > burst then retry = NEVER else retry = until_fits(cost, cost_r) end
   end
-  if take then s[1], s[2], s[3], s[4], s.ttl = a, r, l, at, reset end
+  if take then s[1], s[2], s[3], s[4], s.ttl = a, r, l, at, lasts(reset, at) end
   return fits, remaining, reset, retry, next
 end
 
@@ -228,7 +237,7 @@ local function sliding_window(s, act, l, w, burst, hits)
   if fits == 0 then
     if hits > l then retry = NEVER else retry = until_fits(hits) end
   end
-  if take then s[1], s[2], s[3], s.ttl = start, this, last, reset end
+  if take then s[1], s[2], s[3], s.ttl = start, this, last, lasts(reset, start) end
   return fits, remaining, reset, retry, next
 end
 
@@ -254,7 +263,7 @@ local function fixed_window(s, act, l, w, burst, hits)
   if fits == 0 then
     if hits > l then retry = NEVER else retry = w - elapsed end
   end
-  if take then s[1], s[2], s.ttl = start, count, reset end
+  if take then s[1], s[2], s.ttl = start, count, lasts(reset, start) end
   return fits, remaining, reset, retry, reset
 end
 

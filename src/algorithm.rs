@@ -232,7 +232,9 @@ fn judge_by<B: Budget>(
     let reset_us = budget.until_whole(limit, now);
     if taken.is_some() || act == Act::Give {
         counter.after = Some(state(budget));
-        counter.write = if reset_us == 0 { Write::Delete } else { Write::Put(state(budget), reset_us) };
+        // Where the clock is behind the state, the state is full again that much later by it.
+        let lasts_us = (reset_us + budget.time().0.saturating_sub(now.0)).min(WAIT_MAX_US);
+        counter.write = if reset_us == 0 { Write::Delete } else { Write::Put(state(budget), lasts_us) };
     }
     let remaining = budget.left(limit, now).max(0) as u64;
     Verdict {
@@ -259,6 +261,8 @@ fn blocked(limit: &Limit, now: Micros, act: Act) -> Verdict {
 trait Budget: Copy {
     /// The state as of now, or of its own time if that is later, by the limit's numbers.
     fn at(before: Option<Self>, limit: &Limit, now: Micros) -> Self;
+    /// The state's own time, before which it is not judged.
+    fn time(&self) -> Micros;
     /// How many hits fit at once; below 0 when overdrawn.
     fn left(&self, limit: &Limit, now: Micros) -> i64;
     /// Takes hits, overdrawing where they do not fit.
