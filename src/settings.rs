@@ -1,1 +1,324 @@
-//! (to be written)
+//! Settings: from flags and the environment to values that nothing downstream has to doubt.
+//!
+//! Every setting is one row of [`table`]: its variable, its flag, its default and why it has that default. The command
+//! line, its help, the README and the parser below all read the same rows, so they cannot tell different stories.
+//!
+//! - Where envoyproxy/ratelimit has a variable for something, ours has that name and reads the same texts (Go's
+//!   durations and booleans, see `settings::values`), so that a deployment changes its image and nothing else. Names of
+//!   the reference that do nothing here are told at start (see [`ignored`]), not passed over in silence.
+//! - A flag wins over its variable. A variable that is set but empty is as if it were not set: charts write
+//!   `REDIS_AUTH=""` for "no password".
+//! - A wrong value ends the process with exit code 64 and one line that says which setting, which value and what would
+//!   be right, before any port is bound. Nothing is guessed.
+//! - What came in is [`RawSettings`], texts; what goes out is [`Settings`], whole. Passwords are [`Secret`]s, which no
+//!   `{:?}` shows.
+
+pub mod table;
+pub mod values;
+
+mod raw;
+mod redis;
+mod ignored;
+
+use std::{
+    fmt,
+    net::IpAddr,
+    num::{NonZeroU32, NonZeroUsize},
+    path::PathBuf,
+    time::Duration,
+};
+
+pub use ignored::ignored;
+pub use raw::{RawSettings, SettingsError};
+pub use redis::{Redis, RedisTls, Secret, Socket};
+pub use table::table;
+
+use crate::rules::FailureMode;
+use raw::Reader;
+
+/// The exit code for wrong settings, unknown flags and missing paths: EX_USAGE of sysexits.h, which no code of our own
+/// commands collides with.
+pub const EXIT_USAGE: u8 = 64;
+
+/// Where the reference looks for rules when only `RUNTIME_SUBDIRECTORY` is set: its own default of `RUNTIME_ROOT`.
+const REFERENCE_ROOT: &str = "/srv/runtime_data/current";
+
+/// Everything that can be set, parsed.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where the rules are and how they are read.
+    pub rules: Rules,
+    /// Which ports are opened.
+    pub listen: Listen,
+    /// Where budgets are kept.
+    pub backend: Backend,
+    /// What is done when the store gives no answer.
+    pub store: Store,
+    /// What answers say.
+    pub answers: Answers,
+    /// `TOLLGATE_COMPAT=reference`: the old ways of envoyproxy/ratelimit where ours are deliberately better.
+    pub compat: bool,
+    /// What is logged and how.
+    pub log: Log,
+    /// How many threads answer, each with a runtime of its own.
+    pub threads: NonZeroUsize,
+    /// How many requests are worked on at the same time, in the whole process; more wait.
+    pub in_flight_max: NonZeroUsize,
+    /// How long requests in flight have after SIGTERM.
+    pub shutdown_timeout: Duration,
+}
+
+/// Where the rules are and how they are read.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// The directory of the rule files. Any part of the path may be a symbolic link that is switched later.
+    pub dir: PathBuf,
+    /// Whether names that begin with a dot are passed over.
+    pub ignore_dotfiles: bool,
+    /// Whether several files may name one domain.
+    pub merge_domains: bool,
+}
+
+/// Which ports are opened. Port 0 is any free one; the log says which.
+#[derive(Clone, Debug)]
+pub struct Listen {
+    /// The service, health and reflection.
+    pub grpc: Endpoint,
+    /// `/healthcheck`, `/ready`, `/metrics`, `/json`.
+    pub http: Endpoint,
+    /// `/rlconfig`, `/rules`.
+    pub debug: Endpoint,
+}
+
+/// An address to listen on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Of which interface.
+    pub host: IpAddr,
+    /// 0 is any free one.
+    pub port: u16,
+}
+
+/// Where budgets are kept.
+#[derive(Clone, Debug)]
+pub enum Backend {
+    /// In this process.
+    Memory {
+        /// The most keys that are kept; the one nearest to full makes room.
+        keys_max: NonZeroUsize,
+    },
+    /// In Redis.
+    Redis(Redis),
+}
+
+/// What is done when the store gives no answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Store {
+    /// A call that takes longer has failed.
+    pub timeout: Duration,
+    /// For rules that do not say it themselves.
+    pub on_failure: FailureMode,
+    /// By how much `local` divides a limit.
+    pub fleet_size: NonZeroU32,
+}
+
+/// What answers say.
+#[derive(Clone, Debug)]
+pub struct Answers {
+    /// Which headers Envoy is asked to add.
+    pub headers: Headers,
+    /// `SHADOW_MODE`: every answer's overall code is OK.
+    pub shadow_mode: bool,
+    /// `QUOTA_MODE`: every rule is a quota.
+    pub quota_mode: bool,
+}
+
+/// Which headers an answer has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Headers {
+    /// How the limit's numbers are told.
+    pub numbers: Numbers,
+    /// Whether refused clients are told when to come back.
+    pub retry_after: RetryAfter,
+}
+
+/// How the limit's numbers are told. One convention a deployment: two would contradict each other's rounding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Numbers {
+    /// Not at all.
+    Hidden,
+    /// `RateLimit-Policy` and `RateLimit` as structured fields.
+    Ietf,
+    /// A limit, what is left and when it is whole again: three headers.
+    Triple {
+        /// Of limit, remaining and reset, in this order.
+        names: [String; 3],
+        /// What the third one counts.
+        reset: Reset,
+    },
+}
+
+/// What a reset header counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reset {
+    /// Seconds from now, as draft-03 and the reference have it.
+    Delta,
+    /// Seconds since the Unix epoch, as GitHub's `x-ratelimit-reset`.
+    Epoch,
+}
+
+/// Whether refused clients are told when to come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RetryAfter {
+    /// Never.
+    Hidden,
+    /// In whole seconds, rounded up, plus up to `jitter`, so that refused clients do not return together.
+    Shown {
+        /// The most that is added.
+        jitter: Duration,
+    },
+}
+
+/// What is logged and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// Lines below this level are not written.
+    pub level: Level,
+    /// For people or for machines.
+    pub format: LogFormat,
+}
+
+/// The reference's levels; it knows three kinds of error, which all end up in [`Level::Error`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Level {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+/// How a line of the log looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl Settings {
+    /// Parses what came in.
+    ///
+    /// # Errors
+    /// The first setting that is wrong.
+    pub fn compile(raw: &RawSettings) -> Result<Self, SettingsError> {
+        let read = Reader(raw);
+        let compat = read.one("TOLLGATE_COMPAT", values::compat)?;
+        Ok(Self {
+            rules: rules(&read, compat)?,
+            listen: listen(&read)?,
+            backend: backend(&read)?,
+            store: Store {
+                timeout: read.one("STORE_TIMEOUT", values::positive_duration)?,
+                on_failure: read.one("ON_STORE_FAILURE", values::failure_mode)?,
+                fleet_size: read.one("FLEET_SIZE", values::count32)?,
+            },
+            answers: Answers {
+                headers: headers(&read, compat)?,
+                shadow_mode: read.one("SHADOW_MODE", values::boolean)?,
+                quota_mode: read.one("QUOTA_MODE", values::boolean)?,
+            },
+            compat,
+            log: Log {
+                level: read.one("LOG_LEVEL", values::level)?,
+                format: read.one("LOG_FORMAT", values::log_format)?,
+            },
+            threads: read.one("THREADS", values::threads)?,
+            in_flight_max: read.one("IN_FLIGHT_MAX", values::count)?,
+            shutdown_timeout: read.one("SHUTDOWN_TIMEOUT", values::duration)?,
+        })
+    }
+}
+
+/// The reference keeps rules in ROOT/SUBDIRECTORY/APPDIRECTORY. Who sets none of the first two gets `rules/`.
+fn rules(read: &Reader<'_>, compat: bool) -> Result<Rules, SettingsError> {
+    // Accepted and not needed: both kinds of change are watched, whatever it says.
+    read.one("RUNTIME_WATCH_ROOT", values::boolean)?;
+    let (root, below) = (read.given("RUNTIME_ROOT"), read.given("RUNTIME_SUBDIRECTORY"));
+    let dir = match read.given("TOLLGATE_RULES") {
+        Some(dir) => PathBuf::from(dir),
+        None if root.is_none() && below.is_none() => read.one("TOLLGATE_RULES", values::path)?,
+        None => PathBuf::from(root.unwrap_or(REFERENCE_ROOT))
+            .join(below.unwrap_or_default())
+            .join(read.one("RUNTIME_APPDIRECTORY", values::path)?),
+    };
+    Ok(Rules {
+        dir,
+        // The reference reads such files unless told otherwise; nobody ever wanted an editor's swap file as rules.
+        ignore_dotfiles: read.opt("RUNTIME_IGNOREDOTFILES", values::boolean)?.unwrap_or(!compat),
+        merge_domains: read.one("MERGE_DOMAIN_CONFIG", values::boolean)?,
+    })
+}
+
+fn listen(read: &Reader<'_>) -> Result<Listen, SettingsError> {
+    let endpoint = |host, port| {
+        Ok(Endpoint { host: read.one(host, values::host)?, port: read.one(port, values::port)? })
+    };
+    Ok(Listen {
+        grpc: endpoint("GRPC_HOST", "GRPC_PORT")?,
+        http: endpoint("HOST", "PORT")?,
+        debug: endpoint("DEBUG_HOST", "DEBUG_PORT")?,
+    })
+}
+
+fn backend(read: &Reader<'_>) -> Result<Backend, SettingsError> {
+    let keys_max = read.one("MEMORY_KEYS_MAX", values::count)?;
+    let redis = redis::redis(read)?;
+    let wants_redis = read.opt("BACKEND_TYPE", values::backend)?;
+    match (wants_redis, redis) {
+        (Some(values::BackendType::Memory), _) | (None, None) => Ok(Backend::Memory { keys_max }),
+        (_, Some(redis)) => Ok(Backend::Redis(redis)),
+        (Some(values::BackendType::Redis), None) => Err(read.missing(
+            "REDIS_URL",
+            "BACKEND_TYPE=redis needs the address of a Redis, such as `localhost:6379`",
+        )),
+    }
+}
+
+/// `LIMIT_HEADERS` wins. Without it the reference's switch decides, and without both the IETF's headers are sent, which
+/// the reference does not know: in compat there are none.
+fn headers(read: &Reader<'_>, compat: bool) -> Result<Headers, SettingsError> {
+    let style = read.opt("LIMIT_HEADERS", values::header_style)?;
+    let enabled = read.opt("LIMIT_RESPONSE_HEADERS_ENABLED", values::boolean)?;
+    let jitter = read.one("RETRY_AFTER_JITTER", values::duration)?;
+    let names = [
+        read.one("LIMIT_LIMIT_HEADER", values::header_name)?,
+        read.one("LIMIT_REMAINING_HEADER", values::header_name)?,
+        read.one("LIMIT_RESET_HEADER", values::header_name)?,
+    ];
+    use values::HeaderStyle as Style;
+    let numbers = match (style, enabled) {
+        (Some(Style::None), _) => Numbers::Hidden,
+        (Some(Style::Ietf), _) => Numbers::Ietf,
+        (Some(Style::Draft03), _) | (None, Some(true)) => Numbers::Triple { names, reset: Reset::Delta },
+        (Some(Style::XRateLimit), _) => {
+            let names = ["limit", "remaining", "reset"].map(|what| format!("x-ratelimit-{what}"));
+            Numbers::Triple { names, reset: Reset::Epoch }
+        }
+        (None, Some(false)) => Numbers::Hidden,
+        (None, None) if compat => Numbers::Hidden,
+        (None, None) => Numbers::Ietf,
+    };
+    // `none` means none. The reference never sends Retry-After, with or without its three headers.
+    let silent = style == Some(Style::None) || (style.is_none() && compat);
+    let retry_after = if silent { RetryAfter::Hidden } else { RetryAfter::Shown { jitter } };
+    Ok(Headers { numbers, retry_after })
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        std::net::SocketAddr::new(self.host, self.port).fmt(f)
+    }
+}

@@ -1,0 +1,71 @@
+//! Variables of the reference that do nothing here (yet).
+//!
+//! Whoever replaces envoyproxy/ratelimit keeps its environment. Most of it works; of the rest, one line of the log at
+//! start tells the names, since a setting that is silently without effect is found in an incident.
+
+use super::values;
+
+/// Which of these variables are set to something and are without effect. A boolean that is false asks for nothing.
+pub fn ignored<'v>(variables: impl IntoIterator<Item = (&'v str, &'v str)>) -> Vec<&'v str> {
+    let mut found: Vec<&str> = variables
+        .into_iter()
+        .filter(|(name, value)| is_ignored(name) && !value.is_empty() && values::boolean(value) != Ok(false))
+        .map(|(name, _)| name)
+        .collect();
+    found.sort_unstable();
+    found
+}
+
+fn is_ignored(name: &str) -> bool {
+    NAMES.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Each prefix belongs to the reference alone.
+const PREFIXES: &[&str] = &[
+    "REDIS_PERSECOND",
+    "MEMCACHE_",
+    "CONFIG_GRPC_XDS_",
+    "XDS_CLIENT_BACKOFF_",
+    "GRPC_SERVER_TLS_",
+    "GRPC_CLIENT_TLS_",
+];
+
+const NAMES: &[&str] = &[
+    "CACHE_KEY_PREFIX",
+    "CONFIG_TYPE",
+    "DISABLE_STATS",
+    "EXPIRATION_JITTER_MAX_SECONDS",
+    "EXTRA_TAGS",
+    "FORCE_START_WITHOUT_INITIAL_CONFIG",
+    "GRPC_MAX_CONNECTION_AGE",
+    "GRPC_MAX_CONNECTION_AGE_GRACE",
+    "GRPC_SERVER_USE_TLS",
+    "GRPC_UDS",
+    "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED",
+    "LOCAL_CACHE_SIZE_IN_BYTES",
+    "NEAR_LIMIT_RATIO",
+    "PROMETHEUS_ADDR",
+    "PROMETHEUS_MAPPER_YAML",
+    "PROMETHEUS_PATH",
+    "REDIS_PIPELINE_LIMIT",
+    "REDIS_PIPELINE_WINDOW",
+    "REDIS_POOL_ON_EMPTY_BEHAVIOR",
+    "REDIS_POOL_ON_EMPTY_WAIT_DURATION",
+    "REDIS_POOL_SIZE",
+    "REDIS_SENTINEL_AUTH",
+    "RESPONSE_DYNAMIC_METADATA",
+    "STATSD_HOST",
+    "STATSD_PORT",
+    "STATS_FLUSH_INTERVAL",
+    "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
+    "TRACING_ENABLED",
+    "TRACING_EXPORTER_PROTOCOL",
+    "TRACING_SAMPLING_RATE",
+    "TRACING_SERVICE_INSTANCE_ID",
+    "TRACING_SERVICE_NAME",
+    "TRACING_SERVICE_NAMESPACE",
+    "USE_DOG_STATSD",
+    "USE_DOG_STATSD_MOGRIFIERS",
+    "USE_PROMETHEUS",
+    "USE_STATSD",
+];

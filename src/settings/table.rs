@@ -1,0 +1,211 @@
+//! All settings, one row each.
+
+/// One setting.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// What it is about.
+    pub group: Group,
+    /// The variable in the environment.
+    pub name: &'static str,
+    /// The flag, without its dashes.
+    pub flag: &'static str,
+    /// What stands for the value in the help.
+    pub value: &'static str,
+    /// How its value is written.
+    pub kind: Kind,
+    /// What holds when it is not given.
+    pub default: Initial,
+    /// What it does, and why the default is what it is.
+    pub why: &'static str,
+}
+
+/// What a setting is about; the order is the help's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Group {
+    Rules,
+    Ports,
+    Store,
+    Redis,
+    Answers,
+    Running,
+}
+
+/// How a value is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// As it stands.
+    Text,
+    /// A boolean; the flag alone means true.
+    Switch,
+    /// As it stands, and never shown.
+    Secret,
+}
+
+/// What holds when a setting is not given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Initial {
+    /// As if this had been given.
+    Text(&'static str),
+    /// It follows from others; in words.
+    Derived(&'static str),
+    /// Nothing.
+    Unset,
+}
+
+impl Group {
+    /// As a heading.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Rules => "Rules",
+            Self::Ports => "Ports",
+            Self::Store => "Store",
+            Self::Redis => "Redis",
+            Self::Answers => "Answers",
+            Self::Running => "Running",
+        }
+    }
+}
+
+impl Initial {
+    /// As the help and the README show it.
+    pub fn shown(self) -> &'static str {
+        match self {
+            Self::Text(text) | Self::Derived(text) => text,
+            Self::Unset => "",
+        }
+    }
+}
+
+/// All settings in the order of the help.
+pub fn table() -> &'static [Row] {
+    TABLE
+}
+
+/// The row of a variable.
+///
+/// # Panics
+/// When there is none: names are written in this crate only.
+pub(super) fn row(name: &str) -> &'static Row {
+    TABLE.iter().find(|row| row.name == name).unwrap_or_else(|| panic!("no setting is called {name}"))
+}
+
+const fn text(
+    group: Group,
+    name: &'static str,
+    flag: &'static str,
+    value: &'static str,
+    default: Initial,
+    why: &'static str,
+) -> Row {
+    Row { group, name, flag, value, kind: Kind::Text, default, why }
+}
+
+const fn switch(
+    group: Group,
+    name: &'static str,
+    flag: &'static str,
+    default: Initial,
+    why: &'static str,
+) -> Row {
+    Row { group, name, flag, value: "BOOL", kind: Kind::Switch, default, why }
+}
+
+const fn secret(
+    group: Group,
+    name: &'static str,
+    flag: &'static str,
+    value: &'static str,
+    why: &'static str,
+) -> Row {
+    Row { group, name, flag, value, kind: Kind::Secret, default: Initial::Unset, why }
+}
+
+use Group::{Answers, Ports, Redis, Rules, Running, Store};
+use Initial::{Derived, Text, Unset};
+
+#[rustfmt::skip]
+const TABLE: &[Row] = &[
+    text(Rules, "TOLLGATE_RULES", "rules", "DIR", Text("rules"),
+        "the directory of the rule files; wins over the three RUNTIME_ paths"),
+    text(Rules, "RUNTIME_ROOT", "runtime-root", "DIR", Unset,
+        "the reference's: rules are in ROOT/SUBDIRECTORY/APPDIRECTORY; any of them may be a switched link"),
+    text(Rules, "RUNTIME_SUBDIRECTORY", "runtime-subdirectory", "DIR", Unset,
+        "the reference's: the second part of that path"),
+    text(Rules, "RUNTIME_APPDIRECTORY", "runtime-appdirectory", "DIR", Text("config"),
+        "the reference's: the last part of that path"),
+    switch(Rules, "RUNTIME_IGNOREDOTFILES", "runtime-ignoredotfiles", Derived("true; false in compat"),
+        "pass over names that begin with a dot: swap files, and a ConfigMap's own links"),
+    switch(Rules, "RUNTIME_WATCH_ROOT", "runtime-watch-root", Text("true"),
+        "accepted for the reference's sake; a switched link and files changed in place are both watched always"),
+    switch(Rules, "MERGE_DOMAIN_CONFIG", "merge-domain-config", Text("false"),
+        "let several files name one domain; off, since two teams that use one name rarely mean to"),
+    text(Rules, "TOLLGATE_COMPAT", "compat", "none|reference", Text("none"),
+        "`reference` restores each answer of envoyproxy/ratelimit that is deliberately different here"),
+
+    text(Ports, "GRPC_HOST", "grpc-host", "IP", Text("0.0.0.0"), "where gRPC listens: Envoys come from other hosts"),
+    text(Ports, "GRPC_PORT", "grpc-port", "PORT", Text("8081"), "gRPC; 0 is any free port, which the log names"),
+    text(Ports, "HOST", "host", "IP", Text("0.0.0.0"), "where HTTP listens: probes come from other hosts"),
+    text(Ports, "PORT", "port", "PORT", Text("8080"), "HTTP: /healthcheck, /ready, /metrics, /json"),
+    text(Ports, "DEBUG_HOST", "debug-host", "IP", Text("127.0.0.1"),
+        "where the debug port listens; only this host, since it shows the rules (the reference: all)"),
+    text(Ports, "DEBUG_PORT", "debug-port", "PORT", Text("6070"), "HTTP: /rlconfig, /rules"),
+
+    text(Store, "BACKEND_TYPE", "backend-type", "memory|redis", Derived("redis when REDIS_URL is set, else memory"),
+        "where budgets are kept; several Tollgates share them only through Redis"),
+    text(Store, "MEMORY_KEYS_MAX", "memory-keys-max", "N", Text("1000000"),
+        "the most counters in memory, about 200 MB of them; the one nearest to full makes room"),
+    text(Store, "STORE_TIMEOUT", "store-timeout", "DURATION", Text("5ms"),
+        "a call that takes longer has failed; Envoy itself gives up after 20 ms"),
+    text(Store, "ON_STORE_FAILURE", "on-store-failure", "error|allow|deny|local", Text("error"),
+        "for rules that do not say it; `error` lets Envoy's own failure mode decide"),
+    text(Store, "FLEET_SIZE", "fleet-size", "N", Text("4"),
+        "while the store is lost, `local` grants a limit divided by this: how many Tollgates there are, at most"),
+
+    secret(Redis, "REDIS_URL", "redis-url", "ADDRESS",
+        "`host:port`, `redis://…`, `rediss://…` or a socket's path"),
+    secret(Redis, "REDIS_AUTH", "redis-auth", "SECRET", "`password` or `user:password`"),
+    text(Redis, "REDIS_TYPE", "redis-type", "single", Text("single"), "one server, or a proxy that looks like one"),
+    text(Redis, "REDIS_SOCKET_TYPE", "redis-socket-type", "tcp|unix", Derived("unix for a path, else tcp"),
+        "what the address is"),
+    text(Redis, "REDIS_TIMEOUT", "redis-timeout", "DURATION", Text("10s"),
+        "how long connecting may take, TLS and authentication included; calls have STORE_TIMEOUT"),
+    switch(Redis, "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "redis-health-check-active-connection", Text("false"),
+        "let health follow the connection; off, since failure modes answer without it"),
+    switch(Redis, "REDIS_TLS", "redis-tls", Text("false"), "speak TLS"),
+    text(Redis, "REDIS_TLS_CACERT", "redis-tls-cacert", "FILE", Derived("the system's"),
+        "PEM file of authorities to trust"),
+    text(Redis, "REDIS_TLS_CLIENT_CERT", "redis-tls-client-cert", "FILE", Unset,
+        "PEM file of a certificate to show; needs its key"),
+    text(Redis, "REDIS_TLS_CLIENT_KEY", "redis-tls-client-key", "FILE", Unset, "PEM file of that certificate's key"),
+    switch(Redis, "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "redis-tls-skip-hostname-verification", Text("false"),
+        "accept a certificate for any name"),
+
+    text(Answers, "LIMIT_HEADERS", "limit-headers", "ietf|draft-03|x-ratelimit|none",
+        Derived("ietf; draft-03 with LIMIT_RESPONSE_HEADERS_ENABLED; none in compat"),
+        "which headers tell clients their limit; `none` sends none at all"),
+    text(Answers, "RETRY_AFTER_JITTER", "retry-after-jitter", "DURATION", Text("0s"),
+        "up to so much is added to Retry-After, so that refused clients do not return together"),
+    switch(Answers, "LIMIT_RESPONSE_HEADERS_ENABLED", "limit-response-headers-enabled", Unset,
+        "the reference's switch for its three headers; LIMIT_HEADERS wins over it"),
+    text(Answers, "LIMIT_LIMIT_HEADER", "limit-limit-header", "NAME", Text("RateLimit-Limit"),
+        "draft-03: the name of the header with the limit"),
+    text(Answers, "LIMIT_REMAINING_HEADER", "limit-remaining-header", "NAME", Text("RateLimit-Remaining"),
+        "draft-03: the name of the header with what is left"),
+    text(Answers, "LIMIT_RESET_HEADER", "limit-reset-header", "NAME", Text("RateLimit-Reset"),
+        "draft-03: the name of the header with the seconds until the limit is whole"),
+    switch(Answers, "SHADOW_MODE", "shadow-mode", Text("false"),
+        "answer OK always, and count: for a first day in production"),
+    switch(Answers, "QUOTA_MODE", "quota-mode", Text("false"),
+        "make every rule a quota: a request is refused when all of its limits are over"),
+
+    text(Running, "THREADS", "threads", "N|cores", Text("cores"),
+        "how many threads answer, each with its own connections; one a core needs no hand-overs"),
+    text(Running, "IN_FLIGHT_MAX", "in-flight-max", "N", Text("16384"),
+        "how many requests are worked on at a time; more wait, as long as their deadline lets them"),
+    text(Running, "SHUTDOWN_TIMEOUT", "shutdown-timeout", "DURATION", Text("10s"),
+        "how long requests in flight have after SIGTERM; Kubernetes kills after 30 s"),
+    text(Running, "LOG_LEVEL", "log-level", "LEVEL", Text("info"),
+        "trace, debug, info, warn, error, fatal or panic (the last three are one)"),
+    text(Running, "LOG_FORMAT", "log-format", "text|json", Text("text"), "for people or for machines"),
+];
