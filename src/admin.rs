@@ -1,1 +1,174 @@
-//! (to be written)
+//! HTTP: probes, metrics, the service for clients without gRPC, and what is in force.
+//!
+//! | port | path | |
+//! |---|---|---|
+//! | `PORT` | `/healthcheck` | 200 `OK` or 500, as in the reference |
+//! | | `/ready` | the same status; the body tells the state of the rules and of each shard |
+//! | | `/metrics` | OpenMetrics |
+//! | | `/json` | the RPC in protobuf's JSON, see [`json`]: 200 OK, 429 over the limit, 400 bad body, 503 no answer |
+//! | `DEBUG_PORT` | `/rlconfig` | one line for each limit in force, as in the reference |
+//! | | `/rules` | the same as JSON, with revision and version |
+//! | | `/` | what there is |
+//!
+//! Bodies and times are bounded here; connections and heads in `server::web`.
+
+mod json;
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    Router,
+    body::to_bytes,
+    extract::{Request, State},
+    http::{StatusCode, header},
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+    routing::{any, get},
+};
+use tokio::sync::watch;
+
+use crate::{
+    clock::Clock,
+    limiter::{AskError, Limiter},
+    metrics::Metrics,
+    service::{Deadline, MESSAGE_MAX_BYTES, Service},
+    store::Store,
+};
+
+/// The longest that a request may take, its body included.
+const REQUEST_MAX: Duration = Duration::from_secs(10);
+
+/// The type that scrapers ask for.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+const JSON: &str = "application/json";
+
+/// What is told over HTTP.
+#[derive(Debug)]
+pub struct Admin<C, S> {
+    shared: Arc<Shared<C, S>>,
+}
+
+#[derive(Debug)]
+struct Shared<C, S> {
+    clock: C,
+    service: Service<C, S>,
+    limiter: Arc<Limiter<C, S>>,
+    metrics: Arc<Metrics>,
+    serving: watch::Receiver<bool>,
+}
+
+impl<C: Clock, S: Store> Admin<C, S> {
+    /// `serving` is what health says.
+    pub fn new(
+        clock: C,
+        service: Service<C, S>,
+        limiter: Arc<Limiter<C, S>>,
+        metrics: Arc<Metrics>,
+        serving: watch::Receiver<bool>,
+    ) -> Self {
+        Self { shared: Arc::new(Shared { clock, service, limiter, metrics, serving }) }
+    }
+
+    /// The routes of `PORT`.
+    pub fn http(&self) -> Router {
+        Router::new()
+            .route("/healthcheck", get(healthcheck::<C, S>))
+            .route("/ready", get(ready::<C, S>))
+            .route("/metrics", get(metrics::<C, S>))
+            // As the reference, any method: what counts is the body.
+            .route("/json", any(ask::<C, S>))
+            .route("/", get(async || "/healthcheck\n/ready\n/metrics\n/json\n"))
+            .layer(middleware::from_fn(in_time))
+            .with_state(Arc::clone(&self.shared))
+    }
+
+    /// The routes of `DEBUG_PORT`.
+    pub fn debug(&self) -> Router {
+        Router::new()
+            .route("/rlconfig", get(rlconfig::<C, S>))
+            .route("/rules", get(rules::<C, S>))
+            .route("/", get(async || "/rlconfig\n/rules\n"))
+            .layer(middleware::from_fn(in_time))
+            .with_state(Arc::clone(&self.shared))
+    }
+}
+
+async fn in_time(request: Request, next: Next) -> Response {
+    match tokio::time::timeout(REQUEST_MAX, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => StatusCode::REQUEST_TIMEOUT.into_response(),
+    }
+}
+
+async fn healthcheck<C: Clock, S: Store>(State(admin): State<Arc<Shared<C, S>>>) -> Response {
+    let (status, word) = admin.status();
+    (status, word).into_response()
+}
+
+async fn ready<C: Clock, S: Store>(State(admin): State<Arc<Shared<C, S>>>) -> Response {
+    let (status, word) = admin.status();
+    let loaded = if admin.limiter.loaded().is_some() { "loaded" } else { "none are loaded yet" };
+    let mut body = format!("{word}\nrules: {loaded}\n");
+    for shard in admin.limiter.store().health() {
+        let state = shard.state.map_or_else(|why| why, |()| "OK".to_owned());
+        body.push_str(&format!("store {}: {state}\n", shard.shard));
+    }
+    (status, body).into_response()
+}
+
+async fn metrics<C: Clock, S: Store>(State(admin): State<Arc<Shared<C, S>>>) -> Response {
+    ([(header::CONTENT_TYPE, OPEN_METRICS)], admin.metrics.text()).into_response()
+}
+
+async fn ask<C: Clock, S: Store>(State(admin): State<Arc<Shared<C, S>>>, request: Request) -> Response {
+    let deadline = Deadline::of(request.headers(), admin.clock.instant());
+    let Ok(body) = to_bytes(request.into_body(), MESSAGE_MAX_BYTES).await else {
+        let why = format!("the body is longer than {MESSAGE_MAX_BYTES} bytes, or broke off\n");
+        return (StatusCode::BAD_REQUEST, why).into_response();
+    };
+    let request = match json::request(&body) {
+        Ok(request) => request,
+        Err(why) => return (StatusCode::BAD_REQUEST, format!("{why}\n")).into_response(),
+    };
+    match admin.service.answer(request, deadline).await {
+        Ok(response) => {
+            let over = response.overall_code() == json::OVER_LIMIT;
+            let status = if over { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
+            (status, [(header::CONTENT_TYPE, JSON)], json::response(&response)).into_response()
+        }
+        Err(error) => {
+            let status = match error {
+                AskError::Invalid(_) => StatusCode::BAD_REQUEST,
+                AskError::NoRules | AskError::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
+            };
+            (status, format!("{error}\n")).into_response()
+        }
+    }
+}
+
+async fn rlconfig<C: Clock, S: Store>(State(admin): State<Arc<Shared<C, S>>>) -> String {
+    let mut lines = String::new();
+    for line in admin.limiter.loaded().iter().flat_map(|loaded| loaded.rules.describe()) {
+        lines.push_str(&line);
+        lines.push('\n');
+    }
+    lines
+}
+
+async fn rules<C: Clock, S: Store>(State(admin): State<Arc<Shared<C, S>>>) -> Response {
+    let Some(loaded) = admin.limiter.loaded() else {
+        return (StatusCode::SERVICE_UNAVAILABLE, format!("{}\n", AskError::NoRules)).into_response();
+    };
+    ([(header::CONTENT_TYPE, JSON)], format!("{:#}\n", loaded.rules.to_json())).into_response()
+}
+
+impl<C, S> Shared<C, S> {
+    fn status(&self) -> (StatusCode, &'static str) {
+        if *self.serving.borrow() {
+            (StatusCode::OK, "OK")
+        } else {
+            (StatusCode::INTERNAL_SERVER_ERROR, "NOT_SERVING")
+        }
+    }
+}

@@ -1,1 +1,219 @@
-//! (to be written)
+//! The service as a whole: what is started, in which order, and how it ends.
+//!
+//! ```text
+//! main thread (one runtime)                     thread 0..N (one runtime each)
+//!   gRPC listener ── accepted connections, round robin ──> HTTP/2, tonic, limiter
+//!   HTTP and debug ports        ┐
+//!   health, signals             ┴── shared: rules, store, health, what is in flight
+//! ```
+//!
+//! **Threads.** One runtime for all cores would hand each wake-up to whichever thread is idle, and a request costs twice
+//! the CPU so. Here a connection lives on one thread from the first byte to the last. Connections are dealt round robin
+//! rather than by the kernel (SO_REUSEPORT hashes addresses, and four Envoys may well end up on one of four threads).
+//!
+//! **Start.** Settings are right before anything is opened (64 otherwise); ports are open before rules are read, so that
+//! a probe gets "not yet" instead of silence; health says SERVING when rules are loaded and the store was reached.
+//! Mistakes in the rules are no reason to stop: all of them are told, and it serves as soon as they are mended.
+//!
+//! **End.** SIGTERM or SIGINT: health says NOT_SERVING, also to open watches; listeners close; each connection gets a
+//! GOAWAY and ends when its requests are answered; what is left after SHUTDOWN_TIMEOUT is cut, and the exit code is 0. A
+//! second signal ends the process at once, with 1.
+
+mod backend;
+mod front;
+mod health;
+mod listen;
+mod loading;
+mod web;
+mod worker;
+
+use std::{
+    env, fmt,
+    process::{self, ExitCode},
+    sync::Arc,
+};
+
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    sync::oneshot,
+};
+
+use crate::{
+    admin::Admin,
+    clock::SystemClock,
+    limiter::{Limiter, Options},
+    metrics::Metrics,
+    service::Service,
+    settings::{self, Settings},
+    store::memory::MemoryStore,
+    telemetry,
+};
+use backend::Backend;
+use health::Health;
+use listen::Listeners;
+use web::Web;
+use worker::Workers;
+
+/// The limiter as it is served.
+type Served = Limiter<SystemClock, Backend>;
+
+/// Keys of `on_store_failure: local`, at most: the callers of a few minutes, in 20 MB or so.
+const LOCAL_KEYS_MAX: usize = 100_000;
+
+/// Serves until a signal comes.
+pub fn run(settings: &Settings) -> ExitCode {
+    let metrics = Metrics::new();
+    let flush = telemetry::start(settings.log, metrics.log_lines_dropped.clone());
+    let ended = start(settings, &metrics);
+    drop(flush);
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("tollgate: {failure}");
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// Why the service did not start, or stopped, in one line.
+#[derive(Debug)]
+struct Failure {
+    code: u8,
+    line: String,
+}
+
+impl Failure {
+    /// Settings that ask for what is not there.
+    fn usage(line: impl Into<String>) -> Self {
+        Self { code: settings::EXIT_USAGE, line: line.into() }
+    }
+
+    /// The machine does not give what is needed, or took it away.
+    fn machine(line: impl Into<String>) -> Self {
+        Self { code: 1, line: line.into() }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.line)
+    }
+}
+
+fn start(settings: &Settings, metrics: &Arc<Metrics>) -> Result<(), Failure> {
+    tell_ignored();
+    loading::check(settings)?;
+    let store = Backend::new(settings)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::machine(format!("no runtime: {error}")))?;
+    // Within the runtime, since sockets and signals register with it.
+    runtime.block_on(async {
+        let listeners = Listeners::bind(&settings.listen)?;
+        let signals = Signals::new()?;
+        let limiter = Arc::new(limiter(settings, store, metrics));
+        serve(settings, metrics, limiter, listeners, signals).await
+    })
+}
+
+fn limiter(settings: &Settings, store: Backend, metrics: &Arc<Metrics>) -> Served {
+    let options = Options {
+        compat: settings.compat,
+        shadow_mode: settings.answers.shadow_mode,
+        quota_mode: settings.answers.quota_mode,
+        on_store_failure: settings.store.on_failure,
+        fleet_size: settings.store.fleet_size.get(),
+    };
+    let local = MemoryStore::new(SystemClock, LOCAL_KEYS_MAX);
+    Limiter::new(SystemClock, store, local, options, Arc::clone(metrics))
+}
+
+async fn serve(
+    settings: &Settings,
+    metrics: &Arc<Metrics>,
+    limiter: Arc<Served>,
+    listeners: Listeners,
+    mut signals: Signals,
+) -> Result<(), Failure> {
+    let service = Service::new(
+        SystemClock,
+        Arc::clone(&limiter),
+        settings.answers.headers.clone(),
+        Arc::clone(metrics),
+    );
+    let health = Health::new(health::follows(settings)).await;
+    let watching = loading::start(settings, &limiter, metrics)?;
+    health.look(&limiter).await;
+    let (mut workers, dealer) = Workers::start(settings, &service, metrics, &health)?;
+
+    let admin = Admin::new(SystemClock, service, Arc::clone(&limiter), Arc::clone(metrics), health.told());
+    let mut web = Web::new();
+    web.serve(listeners.http, admin.http());
+    web.serve(listeners.debug, admin.debug());
+    let (stop_dealing, stop) = oneshot::channel();
+    let dealing = tokio::spawn(listen::deal(listeners.grpc, dealer, stop));
+    let pulse = tokio::spawn(health.clone().follow(limiter));
+
+    let ended = tokio::select! {
+        name = signals.next() => {
+            tracing::info!("{name}: draining for at most {:?}", settings.shutdown_timeout);
+            Ok(())
+        }
+        why = workers.ended_one() => Err(Failure::machine(why)),
+    };
+
+    // The order is the promise: nobody new is invited, then nobody new is let in, then those inside are served.
+    pulse.abort();
+    health.stop().await;
+    drop(watching);
+    drop(stop_dealing);
+    // With the dealer the threads' queues end, which is their sign to drain.
+    let _ = dealing.await;
+    health.end_watches().await;
+    let drained = async { tokio::join!(workers.ended_all(), web.close()) };
+    tokio::select! {
+        _ = drained => tracing::info!("drained"),
+        () = tokio::time::sleep(settings.shutdown_timeout) => {
+            tracing::warn!("cut what was still in flight after {:?}", settings.shutdown_timeout);
+        }
+        name = signals.next() => {
+            eprintln!("tollgate: {name} again: stopping at once");
+            process::exit(1);
+        }
+    }
+    ended
+}
+
+/// SIGTERM and SIGINT mean the same.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self, Failure> {
+        let of = |kind| {
+            signal(kind).map_err(|error| Failure::machine(format!("cannot listen for signals: {error}")))
+        };
+        Ok(Self { terminate: of(SignalKind::terminate())?, interrupt: of(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}
+
+/// One line for all variables of the reference that have no effect here.
+fn tell_ignored() {
+    let variables: Vec<(String, String)> = env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
+    let ignored = settings::ignored(variables.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+    if !ignored.is_empty() {
+        tracing::warn!("without effect here, known from envoyproxy/ratelimit: {}", ignored.join(", "));
+    }
+}

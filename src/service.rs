@@ -1,1 +1,145 @@
-//! (to be written)
+//! `envoy.service.ratelimit.v3.RateLimitService`: from gRPC to a question, and from an answer to gRPC.
+//!
+//! Nothing is decided here. Keys and values of entries stay slices of the message they came in; what is wrong with a
+//! question, the limiter says; and errors become gRPC statuses in one table ([`status`]).
+//!
+//! A caller's `grpc-timeout` bounds the wait: an answer that comes after its caller has gone is work for nothing, and a
+//! charge that nobody hears of. The store is given a little less than that, so that what the rules say about a lost
+//! store is said in time, instead of a timeout that Envoy would read as "let it pass".
+
+pub mod headers;
+
+mod deadline;
+mod wire;
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use tonic::{Code, Request, Response, Status};
+
+pub use deadline::Deadline;
+
+use crate::{
+    clock::Clock,
+    limiter::{Answer, AskError, Limiter},
+    metrics::Metrics,
+    proto::envoy::service::ratelimit::v3::{
+        RateLimitRequest, RateLimitResponse, rate_limit_service_server::RateLimitService,
+    },
+    settings::Headers,
+    store::Store,
+};
+
+/// The largest request that is read: 4 MiB, what gRPC implementations take by default. Envoy copies header values into
+/// descriptors; long ones are hashed and limited, since refusing them would let them pass.
+pub const MESSAGE_MAX_BYTES: usize = 4 << 20;
+
+/// Answers Envoy. A clone is the same service.
+#[derive(Debug)]
+pub struct Service<C, S> {
+    shared: Arc<Shared<C, S>>,
+}
+
+#[derive(Debug)]
+struct Shared<C, S> {
+    clock: C,
+    limiter: Arc<Limiter<C, S>>,
+    headers: Headers,
+    metrics: Arc<Metrics>,
+    dice: Dice,
+}
+
+impl<C: Clock, S: Store> Service<C, S> {
+    /// Answers with `limiter`, and with headers as `headers` says.
+    pub fn new(clock: C, limiter: Arc<Limiter<C, S>>, headers: Headers, metrics: Arc<Metrics>) -> Self {
+        Self { shared: Arc::new(Shared { clock, limiter, headers, metrics, dice: Dice::default() }) }
+    }
+
+    /// One question's way: rules, limiter, headers. Also the way of `/json`.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub async fn answer(
+        &self,
+        request: RateLimitRequest,
+        deadline: Deadline,
+    ) -> Result<RateLimitResponse, AskError> {
+        let Shared { clock, limiter, headers, metrics, dice } = &*self.shared;
+        let loaded = limiter.loaded().ok_or(AskError::NoRules);
+        let question = wire::question(request);
+        let asked = match &loaded {
+            Ok(loaded) => limiter.ask(loaded, &question, deadline.left(clock.instant())).await,
+            Err(no_rules) => Err(no_rules.clone()),
+        };
+        count(metrics, &asked);
+        let answer = asked?;
+        let headers = headers::headers(&answer, headers, clock.now(), dice.roll());
+        Ok(wire::response(&answer, headers))
+    }
+}
+
+impl<C: Clock, S: Store> Clone for Service<C, S> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+#[tonic::async_trait]
+impl<C: Clock, S: Store> RateLimitService for Service<C, S> {
+    async fn should_rate_limit(
+        &self,
+        request: Request<RateLimitRequest>,
+    ) -> Result<Response<RateLimitResponse>, Status> {
+        let deadline = match request.extensions().get() {
+            Some(deadline) => *deadline,
+            None => Deadline::of(request.metadata().as_ref(), self.shared.clock.instant()),
+        };
+        match self.answer(request.into_inner(), deadline).await {
+            Ok(response) => Ok(Response::new(response)),
+            Err(error) => Err(status(&error)),
+        }
+    }
+}
+
+/// The one table from errors to gRPC statuses. Envoy lets a request pass on any of them unless `failure_mode_deny` is
+/// set, so only what a configuration can cause, and what the rules ask for, may end here.
+pub fn status(error: &AskError) -> Status {
+    let code = match error {
+        // The caller's configuration is wrong; asking again will not help.
+        AskError::Invalid(_) => Code::InvalidArgument,
+        // Bad rules at start: may be mended at any moment.
+        AskError::NoRules => Code::Unavailable,
+        // `on_store_failure: error`. One code for all kinds, also for a timeout: Envoy treats them alike, and who
+        // retries must know that the charge may have been spent, which UNAVAILABLE does not promise against.
+        AskError::Store(_) => Code::Unavailable,
+    };
+    Status::new(code, error.to_string())
+}
+
+fn count(metrics: &Metrics, asked: &Result<Answer<'_>, AskError>) {
+    let answered = &metrics.answered;
+    match asked {
+        Ok(answer) if answer.refused => answered.over_limit.inc(),
+        Ok(_) => answered.ok.inc(),
+        Err(AskError::Invalid(_)) => answered.invalid.inc(),
+        Err(AskError::NoRules | AskError::Store(_)) => answered.unavailable.inc(),
+    };
+}
+
+/// Numbers that differ between clients and processes; nobody's security hangs on them.
+#[derive(Debug, Default)]
+struct Dice {
+    seed: RandomState,
+    rolled: AtomicU64,
+}
+
+impl Dice {
+    fn roll(&self) -> u64 {
+        self.seed.hash_one(self.rolled.fetch_add(1, Ordering::Relaxed))
+    }
+}

@@ -1,0 +1,217 @@
+//! The RPC in protobuf's JSON mapping, for clients without gRPC.
+//!
+//! Read is what that mapping allows: field names in lowerCamelCase and as in the .proto, numbers also as texts, enums by
+//! name or number, `null` for what is not there. Refused is what it forbids: unknown fields, a field twice, trailing
+//! text. Written is lowerCamelCase, without what is at its default. Keys and values of entries are texts, as in Envoy's
+//! own API; JSON cannot hold other bytes.
+
+use bytes::Bytes;
+use serde::{Deserialize, Deserializer, Serialize, de};
+
+pub(super) use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code::OverLimit as OVER_LIMIT;
+use crate::proto::envoy::{
+    extensions::common::ratelimit::v3::{
+        RateLimitDescriptor,
+        rate_limit_descriptor::{Entry as ProtoEntry, RateLimitOverride},
+    },
+    service::ratelimit::v3::{
+        RateLimitRequest, RateLimitResponse,
+        rate_limit_response::{Code, DescriptorStatus, rate_limit::Unit},
+    },
+    r#type::v3::RateLimitUnit,
+};
+
+/// The request that a body holds.
+///
+/// # Errors
+/// What is wrong, and at which line and column.
+pub(super) fn request(body: &[u8]) -> Result<RateLimitRequest, serde_json::Error> {
+    let request: Request = serde_json::from_slice(body)?;
+    Ok(RateLimitRequest {
+        domain: request.domain.unwrap_or_default(),
+        descriptors: request.descriptors.unwrap_or_default().into_iter().map(Into::into).collect(),
+        hits_addend: request.hits_addend.unwrap_or_default().0,
+    })
+}
+
+/// An answer as JSON.
+pub(super) fn response(response: &RateLimitResponse) -> String {
+    let answer = Answer {
+        overall_code: response.overall_code().as_str_name(),
+        statuses: response.statuses.iter().map(status).collect(),
+        response_headers_to_add: response
+            .response_headers_to_add
+            .iter()
+            .map(|header| Header { key: &header.key, value: &header.value })
+            .collect(),
+    };
+    serde_json::to_string(&answer).expect("texts and numbers are JSON")
+}
+
+// === what is read ===
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct Request {
+    domain: Option<String>,
+    descriptors: Option<Vec<Descriptor>>,
+    #[serde(alias = "hits_addend")]
+    hits_addend: Option<Number<u32>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct Descriptor {
+    entries: Option<Vec<Entry>>,
+    limit: Option<Override>,
+    #[serde(alias = "hits_addend")]
+    hits_addend: Option<Number<u64>>,
+    #[serde(alias = "is_negative_hits")]
+    is_negative_hits: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    key: Option<String>,
+    value: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct Override {
+    #[serde(alias = "requests_per_unit")]
+    requests_per_unit: Option<Number<u32>>,
+    unit: Option<UnitNumber>,
+}
+
+impl From<Descriptor> for RateLimitDescriptor {
+    fn from(descriptor: Descriptor) -> Self {
+        let entry = |entry: Entry| ProtoEntry {
+            key: Bytes::from(entry.key.unwrap_or_default()),
+            value: Bytes::from(entry.value.unwrap_or_default()),
+        };
+        Self {
+            entries: descriptor.entries.unwrap_or_default().into_iter().map(entry).collect(),
+            limit: descriptor.limit.map(|limit| RateLimitOverride {
+                requests_per_unit: limit.requests_per_unit.unwrap_or_default().0,
+                unit: limit.unit.unwrap_or_default().0,
+            }),
+            hits_addend: descriptor.hits_addend.map(|hits| hits.0),
+            is_negative_hits: descriptor.is_negative_hits.unwrap_or_default(),
+        }
+    }
+}
+
+/// A whole number, as one or as a text; `1e2` and `5.0` are whole too.
+#[derive(Clone, Copy, Default)]
+struct Number<T>(T);
+
+impl<'de, T: TryFrom<u64>> Deserialize<'de> for Number<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let number = match serde_json::Value::deserialize(deserializer)? {
+            serde_json::Value::Number(number) => whole(&number),
+            serde_json::Value::String(text) => serde_json::from_str(&text).ok().as_ref().and_then(whole),
+            _ => None,
+        };
+        number.and_then(|number| T::try_from(number).ok()).map(Self).ok_or_else(|| {
+            de::Error::custom(format!("not a whole number from 0 to 2^{}-1", 8 * size_of::<T>()))
+        })
+    }
+}
+
+fn whole(number: &serde_json::Number) -> Option<u64> {
+    // Beyond 2^53 a decimal notation says nothing exact.
+    const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+    number.as_u64().or_else(|| {
+        let float = number.as_f64().filter(|f| f.fract() == 0.0 && (0.0..=EXACT_MAX).contains(f))?;
+        format!("{float:.0}").parse().ok()
+    })
+}
+
+/// A unit by name or number. Which numbers are units is the limiter's to say.
+#[derive(Clone, Copy, Default)]
+struct UnitNumber(i32);
+
+impl<'de> Deserialize<'de> for UnitNumber {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = serde_json::Value::deserialize(deserializer)?;
+        let number = match &value {
+            serde_json::Value::Number(number) => {
+                number.as_i64().and_then(|number| i32::try_from(number).ok())
+            }
+            serde_json::Value::String(name) => RateLimitUnit::from_str_name(name).map(|unit| unit as i32),
+            _ => None,
+        };
+        number.map(Self).ok_or_else(|| de::Error::custom(format!("{value} is no unit such as \"HOUR\"")))
+    }
+}
+
+// === what is written ===
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer<'r> {
+    overall_code: &'static str,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    statuses: Vec<Status<'r>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    response_headers_to_add: Vec<Header<'r>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Status<'r> {
+    code: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    current_limit: Option<CurrentLimit<'r>>,
+    #[serde(skip_serializing_if = "is_zero")]
+    limit_remaining: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    duration_until_reset: Option<String>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct CurrentLimit<'r> {
+    #[serde(skip_serializing_if = "str::is_empty")]
+    name: &'r str,
+    #[serde(skip_serializing_if = "is_zero")]
+    requests_per_unit: u32,
+    unit: &'static str,
+}
+
+#[derive(Serialize)]
+struct Header<'r> {
+    key: &'r str,
+    value: &'r str,
+}
+
+fn status(status: &DescriptorStatus) -> Status<'_> {
+    Status {
+        code: Code::try_from(status.code).unwrap_or_default().as_str_name(),
+        current_limit: status.current_limit.as_ref().map(|limit| CurrentLimit {
+            name: &limit.name,
+            requests_per_unit: limit.requests_per_unit,
+            unit: Unit::try_from(limit.unit).unwrap_or_default().as_str_name(),
+        }),
+        limit_remaining: status.limit_remaining,
+        duration_until_reset: status.duration_until_reset.as_ref().map(duration),
+    }
+}
+
+/// Seconds with none, three, six or nine decimals, as the mapping wants it.
+fn duration(duration: &prost_types::Duration) -> String {
+    let (seconds, nanos) = (duration.seconds, duration.nanos);
+    match nanos {
+        0 => format!("{seconds}s"),
+        _ if nanos % 1_000_000 == 0 => format!("{seconds}.{:03}s", nanos / 1_000_000),
+        _ if nanos % 1_000 == 0 => format!("{seconds}.{:06}s", nanos / 1_000),
+        _ => format!("{seconds}.{nanos:09}s"),
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
