@@ -109,12 +109,15 @@ fn start(settings: &Settings, metrics: &Arc<Metrics>) -> Result<(), Failure> {
         .build()
         .map_err(|error| Failure::machine(format!("no runtime: {error}")))?;
     // Within the runtime, since sockets and signals register with it.
-    runtime.block_on(async {
+    let ended = runtime.block_on(async {
         let listeners = Listeners::bind(&settings.listen)?;
         let signals = Signals::new()?;
         let limiter = Arc::new(limiter(settings, store, metrics));
         serve(settings, metrics, limiter, listeners, signals).await
-    })
+    });
+    // Rules that are still being read are not waited for.
+    runtime.shutdown_background();
+    ended
 }
 
 fn limiter(settings: &Settings, store: Backend, metrics: &Arc<Metrics>) -> Served {
@@ -143,17 +146,14 @@ async fn serve(
         Arc::clone(metrics),
     );
     let health = Health::new(health::follows(settings)).await;
-    let watching = loading::start(settings, &limiter, metrics)?;
-    health.look(&limiter).await;
     let (mut workers, dealer) = Workers::start(settings, &service, metrics, &health)?;
-
+    let (stop_dealing, stop) = oneshot::channel();
+    let dealing = tokio::spawn(listen::deal(listeners.grpc, dealer, stop));
     let admin = Admin::new(SystemClock, service, Arc::clone(&limiter), Arc::clone(metrics), health.told());
     let mut web = Web::new();
     web.serve(listeners.http, admin.http());
     web.serve(listeners.debug, admin.debug());
-    let (stop_dealing, stop) = oneshot::channel();
-    let dealing = tokio::spawn(listen::deal(listeners.grpc, dealer, stop));
-    let pulse = tokio::spawn(health.clone().follow(limiter));
+    let pulse = tokio::spawn(health.clone().follow(Arc::clone(&limiter)));
 
     let ended = tokio::select! {
         name = signals.next() => {
@@ -161,12 +161,12 @@ async fn serve(
             Ok(())
         }
         why = workers.ended_one() => Err(Failure::machine(why)),
+        failure = follow_rules(settings, &limiter, metrics, &health) => Err(failure),
     };
 
     // The order is the promise: nobody new is invited, then nobody new is let in, then those inside are served.
     pulse.abort();
     health.stop().await;
-    drop(watching);
     drop(stop_dealing);
     // With the dealer the threads' queues end, which is their sign to drain.
     let _ = dealing.await;
@@ -183,6 +183,26 @@ async fn serve(
         }
     }
     ended
+}
+
+/// Loads the rules and keeps them in step with their files, for ever. Reading a million tenants takes a moment, in which
+/// probes and signals are answered.
+async fn follow_rules(
+    settings: &Settings,
+    limiter: &Arc<Served>,
+    metrics: &Arc<Metrics>,
+    health: &Health,
+) -> Failure {
+    let (settings, served, metrics) = (settings.clone(), Arc::clone(limiter), Arc::clone(metrics));
+    let loading = tokio::task::spawn_blocking(move || loading::start(&settings, served, metrics));
+    match loading.await {
+        Ok(Ok(_watching)) => {
+            health.look(limiter).await;
+            std::future::pending().await
+        }
+        Ok(Err(failure)) => failure,
+        Err(defect) => Failure::machine(format!("loading the rules ended by a defect: {defect}")),
+    }
 }
 
 /// SIGTERM and SIGINT mean the same.
