@@ -270,7 +270,7 @@ end
 local function judge(s, algorithm, act, l, w, burst, hits)
   if l == 0 then
     local to_end = w - fmod(now, w)
-    if act == GIVE then return 1, 0, to_end, 0, to_end end
+    if act == GIVE or hits == 0 then return 1, 0, to_end, 0, to_end end
     return 0, 0, to_end, NEVER, to_end
   end
   if algorithm == BUCKET then return token_bucket(s, act, l, w, burst, hits) end

@@ -183,7 +183,7 @@ impl Act {
 
 fn judge(limit: &Limit, counter: &mut Counter, now: Micros, act: Act, hits: u64) -> Verdict {
     if limit.requests() == 0 {
-        return blocked(limit, now, act);
+        return blocked(limit, now, act, hits);
     }
     // The key names the algorithm, so a state of another kind can only come from a caller that mixes them up.
     match limit.algorithm() {
@@ -250,10 +250,10 @@ fn judge_by<B: Budget>(
     }
 }
 
-/// A limit of 0: over whatever comes, and no wait helps. Its window's end stands for the times that there are not.
-fn blocked(limit: &Limit, now: Micros, act: Act) -> Verdict {
+/// A limit of 0: over whatever wants a hit, and no wait helps. Its window's end stands for the times that there are not.
+fn blocked(limit: &Limit, now: Micros, act: Act, hits: u64) -> Verdict {
     let end_us = limit.window_us() - now.0 % limit.window_us();
-    let fits = act == Act::Give;
+    let fits = act == Act::Give || hits == 0;
     Verdict { fits, remaining: 0, reset_us: end_us, retry_us: fits.then_some(0), next_us: end_us }
 }
 
