@@ -12,7 +12,7 @@
 //!
 //! Bodies and times are bounded here; connections and heads in `server::web`.
 
-mod json;
+pub(crate) mod json;
 
 use std::{sync::Arc, time::Duration};
 

@@ -20,9 +20,10 @@ pub use self::answer::{Answer, Described, Status};
 use self::plan::Plan;
 use crate::{
     clock::Clock,
-    limit::Entry,
+    limit::{Charge, Entry},
     metrics::{Metrics, RuleSetCounters},
-    rules::{FailureMode, RuleSet},
+    rules::{FailureMode, Rule, RuleSet},
+    settings::Settings,
     store::{Store, StoreError, memory::MemoryStore},
 };
 
@@ -57,6 +58,31 @@ pub struct Options {
     pub on_store_failure: FailureMode,
     /// How many Tollgates share the load: `local` grants this part of a limit.
     pub fleet_size: u32,
+}
+
+impl From<&Settings> for Options {
+    fn from(settings: &Settings) -> Self {
+        Self {
+            compat: settings.compat,
+            shadow_mode: settings.answers.shadow_mode,
+            quota_mode: settings.answers.quota_mode,
+            on_store_failure: settings.store.on_failure,
+            fleet_size: settings.store.fleet_size.get(),
+        }
+    }
+}
+
+/// One charge of a question, and why it is made.
+#[derive(Clone, Debug)]
+pub struct Planned<'r> {
+    /// For which of the question's descriptors, from 0.
+    pub descriptor: usize,
+    /// `None` for a limit that the caller brought along and no rule stands behind.
+    pub rule: Option<&'r Rule>,
+    /// Whether the caller brought the limit along.
+    pub overridden: bool,
+    /// What is asked of the store.
+    pub charge: Charge,
 }
 
 /// A rule set in force, with what belongs to it. Shared by all requests that began under it.
@@ -196,6 +222,21 @@ impl<C: Clock, S: Store> Limiter<C, S> {
         };
         plan.count(&answer, loaded);
         Ok(answer)
+    }
+
+    /// What [`Limiter::ask`] would ask of the store, in order; for people who want to know.
+    ///
+    /// # Errors
+    /// The caller's mistake.
+    pub fn plan<'r>(&self, loaded: &'r Loaded, question: &Question) -> Result<Vec<Planned<'r>>, Invalid> {
+        let plan = Plan::new(loaded, question, &self.options)?;
+        let planned = plan.charged.iter().zip(plan.charges).map(|(charged, charge)| Planned {
+            descriptor: charged.descriptor,
+            rule: charged.rule,
+            overridden: charged.overridden,
+            charge,
+        });
+        Ok(planned.collect())
     }
 
     /// Promise 3: what passes because no rule names it is at least counted.

@@ -41,7 +41,7 @@ use tokio::{
 use crate::{
     admin::Admin,
     clock::SystemClock,
-    limiter::{Limiter, Options},
+    limiter::Limiter,
     metrics::Metrics,
     service::Service,
     settings::{self, Settings},
@@ -121,15 +121,8 @@ fn start(settings: &Settings, metrics: &Arc<Metrics>) -> Result<(), Failure> {
 }
 
 fn limiter(settings: &Settings, store: Backend, metrics: &Arc<Metrics>) -> Served {
-    let options = Options {
-        compat: settings.compat,
-        shadow_mode: settings.answers.shadow_mode,
-        quota_mode: settings.answers.quota_mode,
-        on_store_failure: settings.store.on_failure,
-        fleet_size: settings.store.fleet_size.get(),
-    };
     let local = MemoryStore::new(SystemClock, LOCAL_KEYS_MAX);
-    Limiter::new(SystemClock, store, local, options, Arc::clone(metrics))
+    Limiter::new(SystemClock, store, local, settings.into(), Arc::clone(metrics))
 }
 
 async fn serve(

@@ -10,7 +10,7 @@
 pub mod headers;
 
 mod deadline;
-mod wire;
+pub(crate) mod wire;
 
 use std::{
     hash::{BuildHasher, RandomState},

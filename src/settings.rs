@@ -33,7 +33,7 @@ pub use raw::{RawSettings, SettingsError};
 pub use redis::{Redis, RedisTls, Secret, Socket};
 pub use table::table;
 
-use crate::rules::FailureMode;
+use crate::rules::{Dialect, FailureMode};
 use raw::Reader;
 
 /// The exit code for wrong settings, unknown flags and missing paths: EX_USAGE of sysexits.h, which no code of our own
@@ -209,6 +209,15 @@ pub enum LogFormat {
 }
 
 impl Settings {
+    /// How rule files are read.
+    pub fn dialect(&self) -> Dialect {
+        Dialect {
+            compat: self.compat,
+            on_store_failure: self.store.on_failure,
+            merge_domains: self.rules.merge_domains,
+        }
+    }
+
     /// Parses what came in.
     ///
     /// # Errors

@@ -35,7 +35,7 @@ pub(super) fn request(body: &[u8]) -> Result<RateLimitRequest, serde_json::Error
 }
 
 /// An answer as JSON.
-pub(super) fn response(response: &RateLimitResponse) -> String {
+pub(crate) fn response(response: &RateLimitResponse) -> String {
     let answer = Answer {
         overall_code: response.overall_code().as_str_name(),
         statuses: response.statuses.iter().map(status).collect(),

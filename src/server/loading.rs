@@ -6,7 +6,7 @@ use super::{Failure, Served};
 use crate::{
     metrics::Metrics,
     rules::{
-        Compiled, Dialect, Mistakes,
+        Compiled, Mistakes,
         watch::{self, Dir, First, Watching},
     },
     settings::Settings,
@@ -37,16 +37,11 @@ pub(super) fn start(
     limiter: Arc<Served>,
     metrics: Arc<Metrics>,
 ) -> Result<Watching, Failure> {
-    let dialect = Dialect {
-        compat: settings.compat,
-        on_store_failure: settings.store.on_failure,
-        merge_domains: settings.rules.merge_domains,
-    };
     let loader = Loader { limiter, metrics };
     let first = loader.clone();
     let dir = Dir::new(&settings.rules.dir);
     let First { rules, watching } =
-        watch::rules(dir, dialect, watch::Options::default(), move |change| loader.take(change))
+        watch::rules(dir, settings.dialect(), watch::Options::default(), move |change| loader.take(change))
             .map_err(|error| Failure::machine(format!("no thread to watch the rules: {error}")))?;
     first.take(rules);
     Ok(watching)

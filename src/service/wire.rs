@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Moves a request's parts; texts stay where they are.
-pub(super) fn question(request: RateLimitRequest) -> Question {
+pub(crate) fn question(request: RateLimitRequest) -> Question {
     Question {
         domain: Bytes::from(request.domain),
         descriptors: request.descriptors.into_iter().map(descriptor).collect(),

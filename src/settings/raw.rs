@@ -29,6 +29,14 @@ pub struct SettingsError {
 }
 
 impl RawSettings {
+    /// Only those with these names, as arguments of a command that needs no others.
+    ///
+    /// # Panics
+    /// When the table has no such name.
+    pub fn augment_with(command: Command, names: &[&str]) -> Command {
+        names.iter().fold(command, |command, name| command.arg(argument(row(name))))
+    }
+
     /// Sets one by its variable's name; for tests and for commands that start a service themselves.
     ///
     /// # Panics
@@ -66,7 +74,8 @@ impl clap::FromArgMatches for RawSettings {
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         for row in table() {
-            if let Some(text) = matches.get_one::<String>(row.name) {
+            // A command may have only some of them.
+            if let Ok(Some(text)) = matches.try_get_one::<String>(row.name) {
                 self.0.insert(row.name, text.clone());
             }
         }

@@ -1,0 +1,123 @@
+//! An answer in words. `call` shows what a service said, `explain` what it would say; both show the
+//! message that Envoy gets, so that neither can tell something that the service does not.
+
+use std::time::Duration;
+
+use super::{
+    ask::Descriptor,
+    terminal::{Paint, Terminal, columns, human},
+};
+use crate::proto::envoy::{
+    config::core::v3::HeaderValue,
+    service::ratelimit::v3::{
+        RateLimitRequest, RateLimitResponse,
+        rate_limit_response::{Code, DescriptorStatus, RateLimit, rate_limit::Unit},
+    },
+};
+
+/// Whether the request is refused.
+pub(super) fn refused(response: &RateLimitResponse) -> bool {
+    response.overall_code() == Code::OverLimit
+}
+
+/// All of an answer.
+pub(super) fn show(terminal: &mut Terminal, request: &RateLimitRequest, response: &RateLimitResponse) {
+    let paint = terminal.paint();
+    terminal.line(headline(paint, response));
+    let rows: Vec<[String; 3]> = response
+        .statuses
+        .iter()
+        .enumerate()
+        .map(|(index, status)| {
+            // A service that answers more statuses than were asked for is not ours.
+            let asked = request.descriptors.get(index);
+            let name = asked.map_or("?".into(), |asked| Descriptor(asked.entries.clone()).to_string());
+            [name, word(status).into(), limit(status)]
+        })
+        .collect();
+    for ([name, word, limit], status) in columns(&rows).iter().zip(&response.statuses) {
+        let word = if status.code() == Code::OverLimit { paint.bad(word) } else { paint.good(word) };
+        terminal.line(format!("  {name}  {word}  {limit}").trim_end());
+    }
+    if !response.response_headers_to_add.is_empty() {
+        terminal.line("");
+        for header in &response.response_headers_to_add {
+            terminal.line(format!("  {} {}", paint.faint(format!("{}:", header.key)), value(header)));
+        }
+    }
+}
+
+/// An answer in one line, for many in a row.
+pub(super) fn brief(paint: Paint, response: &RateLimitResponse) -> String {
+    let limits: Vec<String> = response.statuses.iter().map(limit).collect();
+    format!("{}  {}", headline(paint, response), paint.faint(limits.join(" | ")))
+}
+
+fn headline(paint: Paint, response: &RateLimitResponse) -> String {
+    match response.overall_code() {
+        Code::Ok => paint.good("allowed"),
+        Code::OverLimit => match retry_after(response) {
+            Some(seconds) => {
+                format!("{}, try again in {}", paint.bad("refused"), human(Duration::from_secs(seconds)))
+            }
+            None => paint.bad("refused"),
+        },
+        Code::Unknown => paint.warning("answered neither OK nor OVER_LIMIT"),
+    }
+}
+
+fn retry_after(response: &RateLimitResponse) -> Option<u64> {
+    let headers = &response.response_headers_to_add;
+    let header = headers.iter().find(|header| header.key.eq_ignore_ascii_case("retry-after"))?;
+    value(header).parse().ok()
+}
+
+/// Envoy takes either field.
+fn value(header: &HeaderValue) -> String {
+    if header.value.is_empty() {
+        String::from_utf8_lossy(&header.raw_value).into_owned()
+    } else {
+        header.value.clone()
+    }
+}
+
+fn word(status: &DescriptorStatus) -> &'static str {
+    match status.code() {
+        Code::Ok => "ok",
+        Code::OverLimit => "over",
+        Code::Unknown => "?",
+    }
+}
+
+/// `3 of 10 a second left, whole again in 700 ms`
+fn limit(status: &DescriptorStatus) -> String {
+    let left = status.limit_remaining;
+    let Some(limit) = &status.current_limit else {
+        return if left == u32::MAX { "unlimited" } else { "no limit" }.into();
+    };
+    let RateLimit { requests_per_unit, name, .. } = limit;
+    let unit = unit(limit.unit());
+    let name = if name.is_empty() { String::new() } else { format!(" ({name})") };
+    let whole = match status.duration_until_reset.as_ref().map(span) {
+        Some(span) if !span.is_zero() => format!(", whole again in {}", human(span)),
+        _ => String::new(),
+    };
+    format!("{left} left of {requests_per_unit} a {unit}{name}{whole}")
+}
+
+fn span(of: &prost_types::Duration) -> Duration {
+    Duration::try_from(*of).unwrap_or_default()
+}
+
+fn unit(unit: Unit) -> &'static str {
+    match unit {
+        Unit::Unknown => "unknown unit",
+        Unit::Second => "second",
+        Unit::Minute => "minute",
+        Unit::Hour => "hour",
+        Unit::Day => "day",
+        Unit::Month => "month",
+        Unit::Year => "year",
+        Unit::Week => "week",
+    }
+}
