@@ -55,6 +55,14 @@ pub struct Described<'r> {
     pub next_us: u64,
 }
 
+#[cfg(test)]
+impl<'r> Answer<'r> {
+    /// As far as headers tell it.
+    pub(crate) fn of_headers(refused: bool, described: Option<Described<'r>>, retry_us: Option<u64>) -> Self {
+        Self { refused, statuses: Vec::new(), described, retry_us, fits: Vec::new() }
+    }
+}
+
 impl<'r> Plan<'r> {
     /// The answer where no descriptor is limited.
     pub(super) fn answer_without_charges(&self) -> Answer<'r> {

@@ -116,3 +116,200 @@ fn sf_string(text: &str) -> String {
     out.push('"');
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{
+        limit::{Algorithm, Limit, OnRefusal, Role},
+        rules::{FailureMode, Rule, Unit, Written},
+    };
+
+    const NOW: Micros = Micros(1_800_000_000_250_000);
+
+    fn rule(policy: &str, headers: bool) -> Rule {
+        Rule {
+            limit: None,
+            name: None,
+            policy: policy.into(),
+            shown: (20, Unit::Second),
+            role: Role::Enforce,
+            on_refusal: OnRefusal::Keep,
+            on_store_failure: FailureMode::Error,
+            headers,
+            replaces: [].into(),
+            metric: 0,
+            metadata: None,
+            per: [].into(),
+            key_name: None,
+            at: ("rules.yaml".into(), 1),
+            written: Written { requests: 20, shadow: false, quota: false },
+        }
+    }
+
+    fn limit(algorithm: Algorithm, requests: u32, window_us: u64, burst: Option<u32>) -> Limit {
+        Limit::new(algorithm, requests, window_us, burst).unwrap()
+    }
+
+    /// 20 a second, 30 at once; 7 are left, one more in 2 s, whole in 3.2 s.
+    fn described(rule: Option<&Rule>) -> Described<'_> {
+        Described {
+            rule,
+            limit: limit(Algorithm::TokenBucket, 20, 1_000_000, Some(30)),
+            remaining: 7,
+            reset_us: 3_200_000,
+            next_us: 1_999_999,
+        }
+    }
+
+    fn shown(numbers: Numbers) -> Headers {
+        Headers { numbers, retry_after: RetryAfter::Shown { jitter: Duration::ZERO } }
+    }
+
+    fn names(names: [&str; 3]) -> [String; 3] {
+        names.map(str::to_owned)
+    }
+
+    fn told(answer: &Answer<'_>, style: &Headers) -> Vec<String> {
+        headers(answer, style, NOW, 0).into_iter().map(|(name, value)| format!("{name}: {value}")).collect()
+    }
+
+    fn passed<'r>(described: Option<Described<'r>>) -> Answer<'r> {
+        Answer::of_headers(false, described, None)
+    }
+
+    fn refused<'r>(described: Option<Described<'r>>, retry_us: Option<u64>) -> Answer<'r> {
+        Answer::of_headers(true, described, retry_us)
+    }
+
+    #[test]
+    fn each_convention_says_the_same_in_its_own_words() {
+        let rule = rule("free.search", true);
+        let draft = names(["RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"]);
+        let github = names(["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"]);
+        let cases = [
+            (
+                Numbers::Ietf,
+                vec![
+                    "RateLimit-Policy: \"free.search\";q=20;w=1;burst=30",
+                    "RateLimit: \"free.search\";r=7;t=2",
+                ],
+            ),
+            (
+                Numbers::Triple { names: draft, reset: Reset::Delta },
+                vec!["RateLimit-Limit: 30", "RateLimit-Remaining: 7", "RateLimit-Reset: 4"],
+            ),
+            (
+                Numbers::Triple { names: github, reset: Reset::Epoch },
+                // 1800000000.25 + 3.2
+                vec!["x-ratelimit-limit: 30", "x-ratelimit-remaining: 7", "x-ratelimit-reset: 1800000004"],
+            ),
+            (Numbers::Hidden, vec![]),
+        ];
+        for (numbers, mut want) in cases {
+            let style = shown(numbers);
+            assert_eq!(told(&passed(Some(described(Some(&rule)))), &style), want, "{style:?}");
+            want.push("Retry-After: 1");
+            assert_eq!(
+                told(&refused(Some(described(Some(&rule))), Some(200_000)), &style),
+                want,
+                "{style:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_said_exactly_is_left_out() {
+        let rule = rule("user", true);
+        let style = shown(Numbers::Ietf);
+        let policy =
+            |limit| told(&passed(Some(Described { limit, ..described(Some(&rule)) })), &style)[0].clone();
+        for (limit, want) in [
+            (limit(Algorithm::FixedWindow, 5, 40_000_000, None), "\"user\";q=5;w=40"),
+            (limit(Algorithm::SlidingWindow, 5, 500_000, None), "\"user\";q=5"),
+            (limit(Algorithm::Gcra, 5, 1_500_000, Some(6)), "\"user\";q=5;burst=6"),
+            (limit(Algorithm::FixedWindow, 0, 1_000_000, None), "\"user\";q=0;w=1"),
+            (
+                limit(Algorithm::FixedWindow, u32::MAX, 365 * 86_400 * 1_000_000, None),
+                "\"user\";q=4294967295;w=31536000",
+            ),
+        ] {
+            assert_eq!(policy(limit), format!("RateLimit-Policy: {want}"));
+        }
+        let whole = Described { next_us: 0, reset_us: 0, remaining: 30, ..described(Some(&rule)) };
+        assert_eq!(told(&passed(Some(whole)), &style)[1], "RateLimit: \"user\";r=30");
+        let debts = Described { remaining: u64::MAX, ..described(Some(&rule)) };
+        assert_eq!(told(&passed(Some(debts)), &style)[1], "RateLimit: \"user\";r=999999999999999;t=2");
+        // Never fits, or nothing is limited.
+        assert_eq!(told(&refused(None, None), &style), [""; 0]);
+        assert_eq!(told(&passed(None), &style), [""; 0]);
+    }
+
+    #[test]
+    fn hidden_numbers_hide_no_retry_after_but_none_hides_all() {
+        let rule = rule("user", false);
+        let answer = refused(Some(described(Some(&rule))), Some(1_000_001));
+        assert_eq!(told(&answer, &shown(Numbers::Ietf)), ["Retry-After: 2"]);
+        let silent = Headers { numbers: Numbers::Hidden, retry_after: RetryAfter::Hidden };
+        assert_eq!(told(&answer, &silent), [""; 0]);
+        // The reference's three headers come without Retry-After.
+        let names = names(["L", "R", "S"]);
+        let reference = Headers {
+            numbers: Numbers::Triple { names, reset: Reset::Delta },
+            retry_after: RetryAfter::Hidden,
+        };
+        let answer = refused(Some(described(None)), Some(1));
+        assert_eq!(told(&answer, &reference), ["L: 30", "R: 7", "S: 4"]);
+    }
+
+    #[test]
+    fn retry_after_is_rounded_up_never_zero_and_only_told_to_the_refused() {
+        let style = shown(Numbers::Hidden);
+        for (us, seconds) in [
+            (0_u64, 1_u64),
+            (1, 1),
+            (200_000, 1),
+            (1_000_000, 1),
+            (1_000_001, 2),
+            (59_999_999, 60),
+            (1 << 52, 4_503_599_628),
+        ] {
+            assert_eq!(
+                told(&refused(None, Some(us)), &style),
+                [format!("Retry-After: {seconds}")],
+                "{us} µs"
+            );
+        }
+        assert_eq!(told(&Answer::of_headers(false, None, Some(5)), &style), [""; 0]);
+    }
+
+    #[test]
+    fn jitter_adds_up_to_its_bound_and_takes_nothing_away() {
+        let jitter = Duration::from_secs(3);
+        let style = Headers { numbers: Numbers::Hidden, retry_after: RetryAfter::Shown { jitter } };
+        let answer = refused(None, Some(10_000_000));
+        let seen: std::collections::BTreeSet<String> = (0..4_000_000)
+            .step_by(999)
+            .map(|dice| headers(&answer, &style, NOW, dice)[0].1.clone())
+            .collect();
+        assert_eq!(seen.into_iter().collect::<Vec<_>>(), ["10", "11", "12", "13"]);
+        let longest = Headers { retry_after: RetryAfter::Shown { jitter: Duration::MAX }, ..style };
+        assert_eq!(headers(&answer, &longest, NOW, u64::MAX).len(), 1);
+    }
+
+    #[test]
+    fn a_name_is_a_structured_fields_string_whatever_it_holds() {
+        for (name, want) in [
+            ("api.search", r#""api.search""#),
+            (r#"say "hi" \o/"#, r#""say \"hi\" \\o/""#),
+            ("caf\u{e9}\r\nX: y", r#""caf???X: y""#),
+            ("", r#""""#),
+        ] {
+            assert_eq!(sf_string(name), want);
+        }
+        let policy = &told(&passed(Some(described(None))), &shown(Numbers::Ietf))[0];
+        assert_eq!(policy, "RateLimit-Policy: \"override\";q=20;w=1;burst=30");
+    }
+}

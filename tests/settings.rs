@@ -1,0 +1,346 @@
+//! Every setting: its default, its flag, its variable, and what is said of a wrong value.
+
+use std::{collections::BTreeSet, fmt::Debug, process::Command};
+
+use clap::{Args, FromArgMatches};
+use tollgate::settings::{
+    Backend, Headers, Numbers, RawSettings, Reset, RetryAfter, Settings, ignored, table, table::Kind, values,
+};
+
+/// What one row of the table does.
+struct Case {
+    name: &'static str,
+    /// `{:?}` of what the setting is about, without it.
+    default: &'static str,
+    /// A value, and what it makes of that.
+    given: (&'static str, &'static str),
+    /// A wrong value, and a word of what is said then; `None` where nothing can be wrong.
+    wrong: Option<(&'static str, &'static str)>,
+    look: fn(&Settings) -> String,
+}
+
+fn case(
+    name: &'static str,
+    default: &'static str,
+    given: (&'static str, &'static str),
+    wrong: impl Into<Option<(&'static str, &'static str)>>,
+    look: fn(&Settings) -> String,
+) -> Case {
+    Case { name, default, given, wrong: wrong.into(), look }
+}
+
+fn d(value: impl Debug) -> String {
+    format!("{value:?}")
+}
+
+fn redis(settings: &Settings) -> String {
+    match &settings.backend {
+        Backend::Redis(redis) => d(redis),
+        Backend::Memory { .. } => "memory".to_owned(),
+    }
+}
+
+fn part(text: &str, of: &str) -> String {
+    let (_, rest) = text.split_once(of).unwrap_or_else(|| panic!("no {of} in {text}"));
+    rest.split([',', '}']).next().unwrap().trim().to_owned()
+}
+
+/// Settings that others need to show an effect.
+fn beside(name: &str) -> RawSettings {
+    let raw = RawSettings::default();
+    match name {
+        name if name.starts_with("REDIS_TLS_") => raw
+            .with("REDIS_URL", "r:1")
+            .with("REDIS_TLS", "1")
+            .with("REDIS_TLS_CLIENT_CERT", "c")
+            .with("REDIS_TLS_CLIENT_KEY", "k"),
+        name if name.starts_with("REDIS_") && name != "REDIS_URL" => raw.with("REDIS_URL", "r:1"),
+        "LIMIT_LIMIT_HEADER" | "LIMIT_REMAINING_HEADER" | "LIMIT_RESET_HEADER" => {
+            raw.with("LIMIT_HEADERS", "draft-03")
+        }
+        "RUNTIME_SUBDIRECTORY" | "RUNTIME_APPDIRECTORY" => raw.with("RUNTIME_ROOT", "/r"),
+        _ => raw,
+    }
+}
+
+#[rustfmt::skip]
+fn cases() -> Vec<Case> {
+    let dir = |s: &Settings| s.rules.dir.display().to_string();
+    let names = |s: &Settings| match &s.answers.headers.numbers { Numbers::Triple { names, .. } => names.join(" "), other => d(other) };
+    vec![
+        case("TOLLGATE_RULES", "rules", ("/etc/limits", "/etc/limits"), None, dir),
+        case("RUNTIME_ROOT", "rules", ("/data", "/data/config"), None, dir),
+        case("RUNTIME_SUBDIRECTORY", "/r/config", ("ratelimit", "/r/ratelimit/config"), None, dir),
+        case("RUNTIME_APPDIRECTORY", "/r/config", ("limits", "/r/limits"), None, dir),
+        case("RUNTIME_IGNOREDOTFILES", "true", ("0", "false"), ("maybe", "`true` or `false`"), |s| d(s.rules.ignore_dotfiles)),
+        case("RUNTIME_WATCH_ROOT", "-", ("false", "-"), ("no", "`true` or `false`"), |_| "-".into()),
+        case("MERGE_DOMAIN_CONFIG", "false", ("TRUE", "true"), ("yes", "`true` or `false`"), |s| d(s.rules.merge_domains)),
+        case("TOLLGATE_COMPAT", "false", ("reference", "true"), ("true", "`none` or `reference`"), |s| d(s.compat)),
+        case("GRPC_HOST", "0.0.0.0:8081", ("::1", "[::1]:8081"), ("example.org", "IP address"), |s| s.listen.grpc.to_string()),
+        case("GRPC_PORT", "0.0.0.0:8081", ("0", "0.0.0.0:0"), ("65536", "0 to 65535"), |s| s.listen.grpc.to_string()),
+        case("HOST", "0.0.0.0:8080", ("localhost", "127.0.0.1:8080"), ("0.0.0", "IP address"), |s| s.listen.http.to_string()),
+        case("PORT", "0.0.0.0:8080", ("80", "0.0.0.0:80"), ("http", "0 to 65535"), |s| s.listen.http.to_string()),
+        case("DEBUG_HOST", "127.0.0.1:6070", ("0.0.0.0", "0.0.0.0:6070"), ("*", "IP address"), |s| s.listen.debug.to_string()),
+        case("DEBUG_PORT", "127.0.0.1:6070", ("6071", "127.0.0.1:6071"), ("-1", "0 to 65535"), |s| s.listen.debug.to_string()),
+        case("BACKEND_TYPE", "memory", ("memory", "memory"), ("memcache", "not available"), redis),
+        case("MEMORY_KEYS_MAX", "1000000", ("5", "5"), ("0", "from 1"), |s| match &s.backend { Backend::Memory { keys_max } => d(keys_max), other => d(other) }),
+        case("STORE_TIMEOUT", "5ms", ("1.5ms", "1.5ms"), ("0", "longer than 0"), |s| d(s.store.timeout)),
+        case("ON_STORE_FAILURE", "Error", ("LOCAL", "Local"), ("ignore", "`deny` or `local`"), |s| d(s.store.on_failure)),
+        case("FLEET_SIZE", "4", ("12", "12"), ("4294967296", "1 to 4294967295"), |s| d(s.store.fleet_size)),
+        case("REDIS_URL", "memory", ("r:1", "(hidden)"), None, |s| if redis(s) == "memory" { redis(s) } else { part(&redis(s), "url: ") }),
+        case("REDIS_AUTH", "None", ("user:geheim", "Some((hidden))"), None, |s| part(&redis(s), "auth: ")),
+        case("REDIS_TYPE", "-", ("SINGLE", "-"), ("sentinel", "not available yet"), |_| "-".into()),
+        case("REDIS_SOCKET_TYPE", "Tcp", ("unix", "Unix"), ("udp", "`tcp` or `unix`"), |s| part(&redis(s), "socket: ")),
+        case("REDIS_TIMEOUT", "10s", ("1m30s", "90s"), ("10", "`10s` or `10ms`"), |s| part(&redis(s), "connect_timeout: ")),
+        case("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "false", ("t", "true"), ("2", "`true` or `false`"), |s| part(&redis(s), "health_follows: ")),
+        case("REDIS_TLS", "None", ("true", "Some(RedisTls { ca: None"), ("on", "`true` or `false`"), |s| part(&redis(s), "tls: ")),
+        case("REDIS_TLS_CACERT", "None", ("ca.pem", "Some(\"ca.pem\")"), None, |s| part(&redis(s), "ca: ")),
+        case("REDIS_TLS_CLIENT_CERT", "Some((\"c\"", ("d.pem", "Some((\"d.pem\""), None, |s| part(&redis(s), "client: ")),
+        case("REDIS_TLS_CLIENT_KEY", "k", ("l.pem", "l.pem"), None, |s| if redis(s).contains("\"k\"") { "k".into() } else { "l.pem".into() }),
+        case("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "false", ("true", "true"), ("ja", "`true` or `false`"), |s| part(&redis(s), "skip_hostname: ")),
+        case("LIMIT_HEADERS", "Ietf", ("none", "Hidden"), ("rfc", "`x-ratelimit` or `none`"), |s| d(&s.answers.headers.numbers)),
+        case("RETRY_AFTER_JITTER", "Shown { jitter: 0ns }", ("2s", "Shown { jitter: 2s }"), ("-2s", "duration such as"), |s| d(s.answers.headers.retry_after)),
+        case("LIMIT_RESPONSE_HEADERS_ENABLED", "Ietf", ("true", "RateLimit-Limit RateLimit-Remaining RateLimit-Reset"), ("on", "`true` or `false`"), names),
+        case("LIMIT_LIMIT_HEADER", "RateLimit-Limit RateLimit-Remaining RateLimit-Reset", ("X_Limit", "X_Limit RateLimit-Remaining RateLimit-Reset"), ("a b", "header's name"), names),
+        case("LIMIT_REMAINING_HEADER", "RateLimit-Limit RateLimit-Remaining RateLimit-Reset", ("left", "RateLimit-Limit left RateLimit-Reset"), ("a:b", "header's name"), names),
+        case("LIMIT_RESET_HEADER", "RateLimit-Limit RateLimit-Remaining RateLimit-Reset", ("when", "RateLimit-Limit RateLimit-Remaining when"), ("ä", "header's name"), names),
+        case("SHADOW_MODE", "false", ("true", "true"), ("on", "`true` or `false`"), |s| d(s.answers.shadow_mode)),
+        case("QUOTA_MODE", "false", ("true", "true"), ("on", "`true` or `false`"), |s| d(s.answers.quota_mode)),
+        case("THREADS", "cores", ("3", "3"), ("1025", "`cores`"), |s| if s.threads == values::threads("cores").unwrap() { "cores".into() } else { d(s.threads) }),
+        case("IN_FLIGHT_MAX", "16384", ("1", "1"), ("1e3", "from 1"), |s| d(s.in_flight_max)),
+        case("SHUTDOWN_TIMEOUT", "10s", ("0", "0ns"), ("25h", "24h"), |s| d(s.shutdown_timeout)),
+        case("LOG_LEVEL", "Info", ("WARNING", "Warn"), ("verbose", "trace, debug, info"), |s| d(s.log.level)),
+        case("LOG_FORMAT", "Text", ("json", "Json"), ("xml", "`text` or `json`"), |s| d(s.log.format)),
+    ]
+}
+
+/// Through the flags, as the command line does.
+fn flags(args: &[String]) -> RawSettings {
+    let command = RawSettings::augment_args(clap::Command::new("tollgate").no_binary_name(true));
+    RawSettings::from_arg_matches(&command.try_get_matches_from(args).unwrap()).unwrap()
+}
+
+#[test]
+fn every_setting_has_its_default_its_flag_and_an_error_that_helps() {
+    for case in cases() {
+        let row = table().iter().find(|row| row.name == case.name).unwrap();
+        let compile = |raw: &RawSettings| Settings::compile(raw).unwrap_or_else(|error| panic!("{error}"));
+
+        assert_eq!((case.look)(&compile(&beside(case.name))), case.default, "{}: default", case.name);
+        let (value, seen) = case.given;
+        assert_eq!((case.look)(&compile(&beside(case.name).with(case.name, value))), seen, "{}", case.name);
+        let given = flags(&[format!("--{}={value}", row.flag)]);
+        assert_eq!(
+            format!("{given:?}"),
+            format!("{:?}", RawSettings::default().with(case.name, value)),
+            "--{}",
+            row.flag
+        );
+        // Charts write an empty text for "not set".
+        if !["REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY"].contains(&case.name) {
+            assert_eq!(
+                (case.look)(&compile(&beside(case.name).with(case.name, ""))),
+                case.default,
+                "{}=",
+                case.name
+            );
+        }
+        if let Some((value, words)) = case.wrong {
+            let error = Settings::compile(&beside(case.name).with(case.name, value)).unwrap_err();
+            let line = error.to_string();
+            assert!(!line.contains('\n'), "{line}");
+            for part in [case.name, &format!("--{}", row.flag), &format!("`{value}`"), words] {
+                assert!(line.contains(part), "{line:?} does not contain {part:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_table_of_this_test_and_that_of_the_settings_name_the_same() {
+    let tested: BTreeSet<&str> = cases().iter().map(|case| case.name).collect();
+    let known: BTreeSet<&str> = table().iter().map(|row| row.name).collect();
+    assert_eq!(tested, known);
+    assert_eq!(known.len(), table().len(), "a name stands twice");
+    let flags: BTreeSet<&str> = table().iter().map(|row| row.flag).collect();
+    assert_eq!(flags.len(), table().len(), "a flag stands twice");
+}
+
+#[test]
+fn a_wrong_variable_ends_with_64_and_one_line_before_any_port_is_bound() {
+    for case in cases() {
+        let Some((value, words)) = case.wrong else { continue };
+        let out = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .arg("serve")
+            .env_clear()
+            .env(case.name, value)
+            .output()
+            .unwrap();
+        let said = String::from_utf8(out.stderr).unwrap();
+        assert_eq!(out.status.code(), Some(64), "{}={value}: {said}", case.name);
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(said.contains(case.name) && said.contains(words), "{said}");
+        assert!(out.stdout.is_empty());
+    }
+}
+
+#[test]
+fn a_flag_wins_over_its_variable_and_a_switch_needs_no_value() {
+    let compiled = |args: &[&str]| {
+        let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+        Settings::compile(&flags(&args)).unwrap()
+    };
+    assert!(compiled(&["--shadow-mode"]).answers.shadow_mode);
+    assert!(!compiled(&["--shadow-mode=false"]).answers.shadow_mode);
+    assert_eq!(compiled(&["--grpc-port", "1"]).listen.grpc.port, 1);
+
+    let out = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["serve", "--grpc-port", "flag"])
+        .env("GRPC_PORT", "variable")
+        .output()
+        .unwrap();
+    assert!(String::from_utf8(out.stderr).unwrap().contains("`flag`"));
+}
+
+#[test]
+fn headers_follow_our_switch_then_the_references_then_the_mode() {
+    let shown = RetryAfter::Shown { jitter: std::time::Duration::ZERO };
+    let triple = |names: [&str; 3], reset| Numbers::Triple { names: names.map(str::to_owned), reset };
+    let draft = || triple(["RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"], Reset::Delta);
+    let github = || triple(["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"], Reset::Epoch);
+    let cases: [(&[(&str, &str)], Numbers, RetryAfter); 11] = [
+        (&[], Numbers::Ietf, shown),
+        (&[("LIMIT_HEADERS", "draft-03")], draft(), shown),
+        (&[("LIMIT_HEADERS", "X-RateLimit")], github(), shown),
+        (&[("LIMIT_HEADERS", "none")], Numbers::Hidden, RetryAfter::Hidden),
+        (&[("LIMIT_RESPONSE_HEADERS_ENABLED", "true")], draft(), shown),
+        (&[("LIMIT_RESPONSE_HEADERS_ENABLED", "false")], Numbers::Hidden, shown),
+        (&[("LIMIT_RESPONSE_HEADERS_ENABLED", "true"), ("LIMIT_HEADERS", "ietf")], Numbers::Ietf, shown),
+        (&[("TOLLGATE_COMPAT", "reference")], Numbers::Hidden, RetryAfter::Hidden),
+        (
+            &[("TOLLGATE_COMPAT", "reference"), ("LIMIT_RESPONSE_HEADERS_ENABLED", "true")],
+            draft(),
+            RetryAfter::Hidden,
+        ),
+        (&[("TOLLGATE_COMPAT", "reference"), ("LIMIT_HEADERS", "ietf")], Numbers::Ietf, shown),
+        (&[("LIMIT_HEADERS", "ietf"), ("LIMIT_LIMIT_HEADER", "unused")], Numbers::Ietf, shown),
+    ];
+    for (given, numbers, retry_after) in cases {
+        let raw = given.iter().fold(RawSettings::default(), |raw, (name, value)| raw.with(name, *value));
+        let headers = Settings::compile(&raw).unwrap().answers.headers;
+        assert_eq!(headers, Headers { numbers, retry_after }, "{given:?}");
+    }
+}
+
+#[test]
+fn the_store_is_redis_as_soon_as_there_is_an_address() {
+    let compile = |given: &[(&str, &str)]| {
+        let raw = given.iter().fold(RawSettings::default(), |raw, (name, value)| raw.with(name, *value));
+        Settings::compile(&raw)
+    };
+    let is_redis = |given: &[(&str, &str)]| matches!(compile(given).unwrap().backend, Backend::Redis(_));
+    assert!(!is_redis(&[]));
+    assert!(is_redis(&[("REDIS_URL", "redis:6379")]));
+    assert!(is_redis(&[("REDIS_URL", "redis:6379"), ("BACKEND_TYPE", "redis")]));
+    assert!(!is_redis(&[("REDIS_URL", "redis:6379"), ("BACKEND_TYPE", "memory")]));
+    let error = compile(&[("BACKEND_TYPE", "redis")]).unwrap_err().to_string();
+    assert!(error.contains("REDIS_URL") && error.contains("localhost:6379"), "{error}");
+    for half in ["REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY"] {
+        assert!(compile(&[(half, "x.pem")]).unwrap_err().to_string().contains("needs its"), "{half}");
+    }
+    let path = compile(&[("REDIS_URL", "/run/redis.sock")]).unwrap();
+    assert!(redis(&path).contains("socket: Unix"), "the reference's default is a path");
+}
+
+#[test]
+fn passwords_are_shown_nowhere() {
+    let raw = RawSettings::default().with("REDIS_URL", "redis://u:geheim@r").with("REDIS_AUTH", "u:geheim");
+    assert!(!format!("{raw:?}").contains("geheim"));
+    assert!(!format!("{:?}", Settings::compile(&raw).unwrap()).contains("geheim"));
+    let secrets: Vec<&str> =
+        table().iter().filter(|row| row.kind == Kind::Secret).map(|row| row.name).collect();
+    assert_eq!(secrets, ["REDIS_URL", "REDIS_AUTH"]);
+
+    let out = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["serve", "--help"])
+        .env("REDIS_AUTH", "geheim")
+        .env("REDIS_URL", "redis://u:geheim@r")
+        .output()
+        .unwrap();
+    let help = String::from_utf8(out.stdout).unwrap();
+    assert!(help.contains("REDIS_AUTH") && !help.contains("geheim"));
+}
+
+#[test]
+fn durations_and_booleans_are_those_of_go() {
+    use std::time::Duration;
+    for (text, nanos) in [
+        ("0", 0),
+        ("0s", 0),
+        ("10s", 10_000_000_000),
+        ("5ms", 5_000_000),
+        ("1m30s", 90_000_000_000),
+        ("1.5h", 5_400_000_000_000),
+        (".5s", 500_000_000),
+        ("1.s", 1_000_000_000),
+        ("1us", 1_000),
+        ("1\u{b5}s", 1_000),
+        ("1\u{3bc}s", 1_000),
+        ("7ns", 7),
+        ("0.3ns", 0),
+        ("1h2m3s4ms5us6ns", 3_723_004_005_006),
+        ("24h", 86_400_000_000_000),
+    ] {
+        assert_eq!(values::duration(text), Ok(Duration::from_nanos(nanos)), "{text}");
+    }
+    let wrong = [
+        "",
+        "s",
+        "10",
+        "-1s",
+        "+1s",
+        "1 s",
+        "1d",
+        "1S",
+        ".s",
+        ".",
+        "1..5s",
+        "1e3s",
+        "24h1ns",
+        "10s5",
+        "99999999999999999999h",
+        "0.0000000000000000001s",
+    ];
+    for text in wrong {
+        assert!(values::duration(text).is_err(), "{text}");
+    }
+    for (text, value) in
+        [("1", true), ("T", true), ("True", true), ("0", false), ("f", false), ("FALSE", false)]
+    {
+        assert_eq!(values::boolean(text), Ok(value));
+    }
+    for text in ["yes", "on", "tRUE", "", "2"] {
+        assert!(values::boolean(text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn what_the_reference_knows_and_we_do_not_honour_is_told_by_name() {
+    let set = [
+        ("NEAR_LIMIT_RATIO", "0.5"),
+        ("USE_STATSD", "false"),
+        ("USE_PROMETHEUS", "true"),
+        ("REDIS_PERSECOND_URL", "r:1"),
+        ("MEMCACHE_HOST_PORT", ""),
+        ("GRPC_SERVER_TLS_CERT", "cert.pem"),
+        ("PATH", "/bin"),
+        ("GRPC_PORT", "1"),
+    ];
+    assert_eq!(
+        ignored(set),
+        ["GRPC_SERVER_TLS_CERT", "NEAR_LIMIT_RATIO", "REDIS_PERSECOND_URL", "USE_PROMETHEUS"]
+    );
+    for row in table() {
+        assert!(ignored([(row.name, "x")]).is_empty(), "{} has an effect", row.name);
+    }
+}
