@@ -77,6 +77,18 @@ pub enum StoreError {
     },
 }
 
+impl StoreError {
+    /// In one word, for metrics.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Timeout { .. } => "timeout",
+            Self::Unavailable { .. } => "unavailable",
+            Self::Refused { .. } => "refused",
+            Self::Corrupt { .. } => "corrupt",
+        }
+    }
+}
+
 fn humantime_ms(d: Duration) -> String {
     format!("{} ms", d.as_micros() as f64 / 1000.0)
 }

@@ -25,7 +25,7 @@ impl<C: Clock, S: Store> Limiter<C, S> {
         error: StoreError,
         within: Duration,
     ) -> Result<Answer<'r>, AskError> {
-        self.metrics.store_failed(&error);
+        self.metrics.store_failed(error.kind());
         tracing::debug!(%error, "the store gave no answer");
         let modes = plan.charged.iter().map(|charged| charged.on_store_failure);
         match modes.max().unwrap_or(self.options.on_store_failure) {
