@@ -1,0 +1,143 @@
+//! What went wrong, in the store's four words. One table for what Redis says, one for what happens to a connection.
+
+use std::time::Duration;
+
+use fred::error::{Error, ErrorKind};
+
+use crate::store::StoreError;
+
+/// Longest part of a server's error that is repeated, in characters: an error may quote a key, and keys come from clients.
+const QUOTE_MAX: usize = 300;
+
+/// What an error reply means. `text` is the whole reply, its code first.
+pub(super) fn from_reply(shard: &str, text: &str) -> StoreError {
+    let shard = shard.to_owned();
+    let why = clipped(text);
+    match code(text) {
+        // Our script's own word, and the server's for the same: the key holds another type.
+        "CORRUPT" | "WRONGTYPE" => StoreError::Corrupt { shard, why },
+        // Before Redis 7 the code of an error inside a script stands behind the script's position.
+        _ if ["CORRUPT ", "WRONGTYPE "].iter().any(|code| text.contains(code)) => {
+            StoreError::Corrupt { shard, why }
+        }
+        "MOVED" | "ASK" => {
+            let why = format!("it is a node of a cluster, which REDIS_TYPE=single cannot use ({why})");
+            StoreError::Refused { shard, why }
+        }
+        // NOAUTH WRONGPASS NOPERM OOM READONLY LOADING MISCONF BUSY MASTERDOWN NOREPLICAS ERR: its own words say it.
+        _ => StoreError::Refused { shard, why },
+    }
+}
+
+/// What an error of the client means, other than an error reply that it passes on.
+pub(super) fn from_client(shard: &str, error: &Error, waited: Duration) -> StoreError {
+    let shard = shard.to_owned();
+    match error.kind() {
+        ErrorKind::Timeout => StoreError::Timeout { shard, after: waited },
+        _ => StoreError::Unavailable { shard, why: in_words(error) },
+    }
+}
+
+/// What an error while connecting means. Here the client passes error replies on as errors of its own.
+pub(super) fn from_dial(shard: &str, error: &Error, waited: Duration) -> StoreError {
+    let text = error.details();
+    match error.kind() {
+        ErrorKind::Timeout => {
+            let why = format!("no connection within {} s (REDIS_TIMEOUT)", waited.as_secs_f64());
+            StoreError::Unavailable { shard: shard.to_owned(), why }
+        }
+        ErrorKind::IO | ErrorKind::Tls | ErrorKind::Canceled | ErrorKind::Protocol => {
+            StoreError::Unavailable { shard: shard.to_owned(), why: in_words(error) }
+        }
+        _ if is_code(code(text)) => from_reply(shard, text),
+        _ => StoreError::Unavailable { shard: shard.to_owned(), why: in_words(error) },
+    }
+}
+
+/// Redis' error codes are its first word, in capitals.
+fn code(text: &str) -> &str {
+    text.split([' ', '\r', '\n']).next().unwrap_or("")
+}
+
+fn is_code(word: &str) -> bool {
+    word.len() > 1 && word.bytes().all(|byte| byte.is_ascii_uppercase())
+}
+
+/// The client keeps I/O errors as their `Debug` output; people want the message in it, and the setting to look at.
+fn in_words(error: &Error) -> String {
+    let details = error.details();
+    let message = details
+        .split_once("message: \"")
+        .and_then(|(_, rest)| rest.split_once('"'))
+        .map_or(details, |(message, _)| message);
+    let hint = [
+        ("UnknownIssuer", " (its certificate is signed by nobody we trust: see REDIS_TLS_CACERT)"),
+        (
+            "NotValidForName",
+            " (its certificate is for another name: see REDIS_TLS_SKIP_HOSTNAME_VERIFICATION)",
+        ),
+        ("InvalidContentType", " (it seems to speak no TLS: see REDIS_TLS)"),
+        ("CertificateRequired", " (it wants a certificate of ours: see REDIS_TLS_CLIENT_CERT)"),
+    ]
+    .iter()
+    .find(|(word, _)| details.contains(word))
+    .map_or("", |(_, hint)| hint);
+    format!("{}{hint}", clipped(message))
+}
+
+/// On one line, and not without end.
+fn clipped(text: &str) -> String {
+    let mut line: String =
+        text.chars().take(QUOTE_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.chars().nth(QUOTE_MAX).is_some() {
+        line.push('…');
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_of_redis_has_its_meaning() {
+        for text in [
+            "WRONGPASS invalid username-password pair or user is disabled.",
+            "NOAUTH Authentication required.",
+            "NOPERM this user has no permissions to run the 'evalsha' command",
+            "OOM command not allowed when used memory > 'maxmemory'.",
+            "READONLY You can't write against a read only replica. script: 12, on @user_script:3.",
+            "LOADING Redis is loading the dataset in memory",
+            "MISCONF Redis is configured to save RDB snapshots",
+            "BUSY Redis is busy running a script.",
+            "ERR Error running script (call to f_12): @user_script:3: -READONLY You can't write",
+        ] {
+            let StoreError::Refused { shard, why } = from_reply("h:1", text) else { panic!("{text}") };
+            assert_eq!((shard.as_str(), why.as_str()), ("h:1", text));
+        }
+        for text in [
+            "CORRUPT tg:a:b holds x",
+            "WRONGTYPE Operation against a key holding the wrong kind of value",
+            "ERR Error running script (call to f_12): @user_script:3: -WRONGTYPE Operation against",
+        ] {
+            assert!(matches!(from_reply("h:1", text), StoreError::Corrupt { .. }), "{text}");
+        }
+        let moved = from_reply("h:1", "MOVED 1 10.0.0.1:6379").to_string();
+        assert!(moved.contains("REDIS_TYPE=single"), "{moved}");
+    }
+
+    #[test]
+    fn a_lost_connection_reads_well() {
+        let refused = std::io::Error::from_raw_os_error(111);
+        let error = from_dial("h:1", &Error::from(refused), Duration::ZERO);
+        assert_eq!(error.to_string(), "the store h:1 cannot be reached: Connection refused");
+        let long = Error::new(ErrorKind::IO, "é\n".repeat(1000));
+        let StoreError::Unavailable { why, .. } = from_client("h:1", &long, Duration::ZERO) else {
+            panic!("{long}")
+        };
+        assert!(why.chars().count() == QUOTE_MAX + 1 && !why.contains('\n'));
+        let late = Error::new(ErrorKind::Timeout, "Request timed out.");
+        let waited = Duration::from_millis(5);
+        assert_eq!(from_client("h:1", &late, waited).to_string(), "the store h:1 gave no answer within 5 ms");
+    }
+}

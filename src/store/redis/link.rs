@@ -1,0 +1,403 @@
+//! One connection: dialled, watched, given up, dialled again.
+//!
+//! A [`Link`] is the place of a connection, a [`Live`] the connection itself. A task for each ([`keep`]) turns one into
+//! the other for as long as the store lives:
+//!
+//! ```text
+//!         dial: TCP, TLS, password, database, SCRIPT LOAD
+//! down ─────────────────────────────────────────────────> live
+//!   ^                                                       │ the socket ends, or PING stays unanswered
+//!   └── wait: 50 ms, doubled up to 1 s, with jitter <───────┘
+//! ```
+//!
+//! The heartbeat is there for connections that are dead without having ended: a host that lost its power sends no FIN,
+//! and the kernel would resend our spends for a quarter of an hour before it gives up. It also finds a hung server when
+//! nobody spends, so that health is true. Two seconds of silence end a connection, which turns timeouts into errors
+//! without a wait.
+
+use std::{
+    hash::{BuildHasher, Hasher, RandomState},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use arc_swap::ArcSwapOption;
+use bytes::Bytes;
+use fred::{
+    clients::Client,
+    interfaces::{ClientLike, LuaInterface},
+    types::{
+        ClusterHash, ConnectHandle, CustomCommand, Resp3Frame, Value,
+        config::{Config, ConnectionConfig, Options, Server, ServerConfig, TcpConfig},
+    },
+    util::static_str,
+};
+
+use super::{
+    Deadline, Reach, Shard, arguments,
+    config::{Address, RedisConfig, RedisConfigError, Target},
+    error, tls,
+};
+use crate::store::{StoreError, script};
+
+/// How often an idle or busy connection is asked whether it is alive.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// A server that has not answered PING for so long is given up. Far above any timeout of a spend, since connecting
+/// again costs a busy server more than a late answer; short enough that a failed-over address is found soon.
+const SILENCE_MAX: Duration = Duration::from_secs(2);
+
+/// The wait before the first new attempt.
+const BACKOFF_MIN: Duration = Duration::from_millis(50);
+
+/// The longest wait between attempts: a Redis that is back is in use a second later.
+const BACKOFF_MAX: Duration = Duration::from_secs(1);
+
+/// The place of a connection.
+#[derive(Debug, Default)]
+pub(super) struct Link {
+    live: ArcSwapOption<Live>,
+    /// Why there is none; `None` before the first attempt has failed.
+    why_down: Mutex<Option<StoreError>>,
+    /// A runtime keeps it up.
+    claimed: AtomicBool,
+}
+
+impl Link {
+    /// Takes the place, unless another runtime has it.
+    pub(super) fn claim(&self) -> bool {
+        self.claimed.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// The connection, where it is up.
+    pub(super) fn live(&self) -> Option<Arc<Live>> {
+        self.live.load_full()
+    }
+
+    /// What is wrong, where it is down.
+    pub(super) fn why_down(&self, shard: &str) -> StoreError {
+        let why = self.why_down.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        why.unwrap_or_else(|| {
+            let why = if self.claimed.load(Ordering::Relaxed) {
+                "still connecting"
+            } else {
+                "nobody asked to connect"
+            };
+            unavailable(shard, why)
+        })
+    }
+
+    fn up(&self, live: Live) {
+        self.live.store(Some(Arc::new(live)));
+        *self.why_down.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn down(&self, why: StoreError) {
+        *self.why_down.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+        self.live.store(None);
+    }
+}
+
+/// A connection that is up, with the script loaded.
+#[derive(Debug)]
+pub(super) struct Live {
+    client: Client,
+    /// The script's SHA-1 in hexadecimal, as Redis itself computed it.
+    hash: Bytes,
+    in_flight: Arc<AtomicUsize>,
+    /// How often the script was loaded again.
+    loads: AtomicU64,
+    loading: tokio::sync::Mutex<()>,
+}
+
+impl Live {
+    /// To be read before a spend is sent, for [`load_again`](Self::load_again).
+    pub(super) fn loads(&self) -> u64 {
+        self.loads.load(Ordering::Acquire)
+    }
+
+    /// Runs the script once. `Ok` is any reply, an error reply included.
+    pub(super) async fn evalsha(
+        &self,
+        shard: &Shard,
+        call: &script::Call,
+        deadline: Deadline,
+    ) -> Result<Resp3Frame, StoreError> {
+        let place = self.enter(shard)?;
+        let left = deadline.left().ok_or_else(|| shard.timed_out(deadline))?;
+        let arguments = arguments(Value::Bytes(Bytes::from_owner(place)), call);
+        let command = CustomCommand::new_static("EVALSHA", ClusterHash::Random, false);
+        let sent = self.client.with_options(&once(left)).custom_raw(command, arguments).await;
+        sent.map_err(|e| error::from_client(&shard.address, &e, deadline.whole))
+    }
+
+    /// Loads the script again after `NOSCRIPT` (a `SCRIPT FLUSH`), once however many spends find it missing: who saw
+    /// the count `seen` before he sent his and finds it raised now, has only to run again.
+    pub(super) async fn load_again(
+        &self,
+        shard: &Shard,
+        seen: u64,
+        deadline: Deadline,
+    ) -> Result<(), StoreError> {
+        let late = || shard.timed_out(deadline);
+        let left = deadline.left().ok_or_else(late)?;
+        let _one = tokio::time::timeout(left, self.loading.lock()).await.map_err(|_| late())?;
+        if self.loads() != seen {
+            return Ok(());
+        }
+        let left = deadline.left().ok_or_else(late)?;
+        load(&self.client, &shard.address, left).await?;
+        self.loads.fetch_add(1, Ordering::AcqRel);
+        Ok(())
+    }
+
+    fn enter(&self, shard: &Shard) -> Result<Place, StoreError> {
+        let waiting = self.in_flight.fetch_add(1, Ordering::Relaxed);
+        let place = Place { hash: self.hash.clone(), in_flight: self.in_flight.clone() };
+        if waiting >= shard.in_flight_max {
+            return Err(unavailable(&shard.address, "too many spends wait for its answer"));
+        }
+        Ok(place)
+    }
+}
+
+/// A place among the spends in flight.
+///
+/// It is the owner of the bytes of the command's first argument. So it is given back exactly when the client forgets
+/// the command: when it is answered, when its connection ends, or when it was never sent; whether its caller still
+/// waits, has timed out or was cancelled makes no difference.
+struct Place {
+    hash: Bytes,
+    in_flight: Arc<AtomicUsize>,
+}
+
+impl AsRef<[u8]> for Place {
+    fn as_ref(&self) -> &[u8] {
+        &self.hash
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// How to connect.
+#[derive(Debug)]
+pub(super) struct Dial {
+    config: HiddenConfig,
+    connection: ConnectionConfig,
+}
+
+/// fred's own `Debug` of it shows the password.
+struct HiddenConfig(Config);
+
+impl std::fmt::Debug for HiddenConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("(hidden)")
+    }
+}
+
+impl Dial {
+    pub(super) fn new(target: &Target, config: &RedisConfig) -> Result<Self, RedisConfigError> {
+        let server = match &target.address {
+            Address::Tcp { host, port } => {
+                ServerConfig::Centralized { server: Server::new(host.as_str(), *port) }
+            }
+            Address::Unix(path) => ServerConfig::Unix { path: path.clone() },
+        };
+        let fred = Config {
+            // Of the first connection only: an error ends the attempt, and `keep` makes the next one.
+            fail_fast: true,
+            server,
+            username: target.user.clone(),
+            password: target.password.as_ref().map(|password| password.expose().to_owned()),
+            database: target.database,
+            tls: target.tls.as_ref().map(tls::connector).transpose()?.map(Into::into),
+            ..Config::default()
+        };
+        let connection = ConnectionConfig {
+            connection_timeout: config.connect_timeout,
+            internal_command_timeout: config.connect_timeout,
+            max_command_attempts: 1,
+            max_redirections: 0,
+            // Nagle's algorithm would hold a small call back until the last one is acknowledged.
+            tcp: TcpConfig { nodelay: Some(true), ..TcpConfig::default() },
+            ..ConnectionConfig::default()
+        };
+        Ok(Self { config: HiddenConfig(fred), connection })
+    }
+
+    async fn dial(&self, shard: &str) -> Result<(Live, ConnectHandle), StoreError> {
+        let timeout = self.connection.connection_timeout;
+        // No reconnect policy: see the top of `redis.rs`.
+        let client = Client::new(self.config.0.clone(), None, Some(self.connection.clone()), None);
+        let task = client.init().await.map_err(|e| error::from_dial(shard, &e, timeout))?;
+        match load(&client, shard, timeout).await {
+            Ok(hash) => {
+                let live = Live {
+                    client,
+                    hash,
+                    in_flight: Arc::default(),
+                    loads: AtomicU64::new(0),
+                    loading: tokio::sync::Mutex::default(),
+                };
+                Ok((live, task))
+            }
+            Err(why) => {
+                task.abort();
+                Err(why)
+            }
+        }
+    }
+}
+
+/// Keeps the connection of one place up until the store is dropped or this runtime ends.
+pub(super) async fn keep(shard: Arc<Shard>, index: usize) {
+    let mut closing = shard.closing.subscribe();
+    let place = Claimed { shard: &shard, index };
+    let mut failures = 0;
+    loop {
+        let why = tokio::select! {
+            why = place.connect_and_watch(&mut failures) => why,
+            _ = closing.changed() => return,
+        };
+        place.down(why);
+        tokio::select! {
+            () = tokio::time::sleep(backoff(failures, RandomState::new().build_hasher().finish())) => {}
+            _ = closing.changed() => return,
+        }
+        failures = failures.saturating_add(1);
+    }
+}
+
+/// A place that this task holds. When the task ends, of itself or with its runtime, another may take it.
+struct Claimed<'s> {
+    shard: &'s Shard,
+    index: usize,
+}
+
+impl Claimed<'_> {
+    /// One life of the connection; returns why it ended.
+    async fn connect_and_watch(&self, failures: &mut u32) -> StoreError {
+        let address = &self.shard.address;
+        let (live, task) = match self.shard.dial.dial(address).await {
+            Ok(connected) => connected,
+            Err(why) => return why,
+        };
+        // Ends the connection with all that is in flight, also when this future is dropped.
+        let mut task = AbortOnDrop(task);
+        let client = live.client.clone();
+        *failures = 0;
+        tracing::info!(store = %address, connection = self.index, "connected");
+        self.link().up(live);
+        self.shard.publish_reach();
+        loop {
+            tokio::select! {
+                ended = &mut task.0 => {
+                    let why = match ended {
+                        Ok(Err(e)) => return error::from_client(address, &e, SILENCE_MAX),
+                        _ => "the connection was closed",
+                    };
+                    return unavailable(address, why);
+                }
+                () = tokio::time::sleep(HEARTBEAT) => {
+                    let ping = CustomCommand::new_static("PING", ClusterHash::Random, false);
+                    let reply = client.with_options(&once(SILENCE_MAX)).custom_raw(ping, Vec::<Value>::new()).await;
+                    // Any reply will do, and "not permitted" is one.
+                    if reply.is_err_and(|e| *e.kind() == fred::error::ErrorKind::Timeout) {
+                        return unavailable(address, "no sign of life, connecting anew");
+                    }
+                }
+            }
+        }
+    }
+
+    fn link(&self) -> &Link {
+        &self.shard.links[self.index]
+    }
+
+    fn down(&self, why: StoreError) {
+        let link = self.link();
+        // Said once, not at each attempt.
+        if link.live().is_some() || link.why_down(&self.shard.address) != why {
+            tracing::warn!(connection = self.index, "{why}");
+        }
+        link.down(why);
+        self.shard.publish_reach();
+    }
+}
+
+impl Drop for Claimed<'_> {
+    fn drop(&mut self) {
+        self.link().down(unavailable(&self.shard.address, "the runtime of this connection has ended"));
+        self.link().claimed.store(false, Ordering::Release);
+        self.shard.publish_reach();
+    }
+}
+
+impl Shard {
+    fn publish_reach(&self) {
+        let now = self.links.iter().any(|link| link.live.load().is_some());
+        self.reach.send_if_modified(|reach| {
+            let before = std::mem::replace(reach, Reach { once: reach.once || now, now });
+            before != *reach
+        });
+    }
+}
+
+struct AbortOnDrop(ConnectHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Loads the script and returns its hash.
+async fn load(client: &Client, shard: &str, within: Duration) -> Result<Bytes, StoreError> {
+    let loaded = client.with_options(&once(within)).script_load::<Bytes, _>(static_str(script::SPEND)).await;
+    loaded.map_err(|e| error::from_dial(shard, &e, within))
+}
+
+/// One attempt, now or never.
+fn once(within: Duration) -> Options {
+    Options {
+        max_attempts: Some(1),
+        max_redirections: Some(0),
+        timeout: Some(within),
+        fail_fast: true,
+        ..Options::default()
+    }
+}
+
+fn unavailable(shard: &str, why: &str) -> StoreError {
+    StoreError::Unavailable { shard: shard.to_owned(), why: why.to_owned() }
+}
+
+/// The wait after so many failures in a row: doubled from [`BACKOFF_MIN`] to [`BACKOFF_MAX`], of which a random half is
+/// taken off, lest a fleet that lost its Redis at one moment comes back at one moment.
+fn backoff(failures: u32, random: u64) -> Duration {
+    let whole = BACKOFF_MIN.saturating_mul(2_u32.saturating_pow(failures)).min(BACKOFF_MAX);
+    let half = whole / 2;
+    half + half.mul_f64(random as f64 / u64::MAX as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_become_rare_but_never_rarer_than_once_a_second() {
+        assert_eq!(backoff(0, 0), BACKOFF_MIN / 2);
+        assert_eq!(backoff(0, u64::MAX), BACKOFF_MIN);
+        for failures in [5, 31, 32, u32::MAX] {
+            assert_eq!(backoff(failures, 0), BACKOFF_MAX / 2);
+            assert_eq!(backoff(failures, u64::MAX), BACKOFF_MAX);
+        }
+    }
+}
