@@ -73,7 +73,7 @@ impl<C: Clock> MemoryStore<C> {
     /// a shard counts as that.
     pub fn new(clock: C, keys_max: usize) -> Self {
         let shards = (keys_max / SHARD_KEYS_MIN + 1).next_power_of_two().min(SHARDS_MAX);
-        let share = keys_max.div_ceil(shards).min(u32::MAX as usize);
+        let share = (keys_max / shards).min(u32::MAX as usize);
         Self {
             clock,
             hasher: RandomState::default(),

@@ -1,0 +1,293 @@
+//! What the script has for itself: its arithmetic, its expiries, its server's clock, and keys that are not ours.
+
+use std::{cell::RefCell, time::Duration};
+
+use proptest::prelude::*;
+use tollgate::{
+    algorithm::arith::muldiv,
+    clock::{Clock, SystemClock},
+    key::Key,
+    limit::{Algorithm, Charge, Cost, Limit, OnRefusal, Verdict},
+    store::script::{Call, SPEND, decode},
+};
+
+use crate::{
+    redis::RedisServer,
+    worlds::{Connection, DAY, Reply, SECOND, charge, limit, spend},
+};
+
+/// The script as it is served, under the server's own clock.
+struct Served {
+    connection: Connection,
+    sha: String,
+    _server: RedisServer,
+}
+
+impl Served {
+    fn start() -> Self {
+        let server = RedisServer::start(&[]);
+        let mut connection = Connection::open(server.port);
+        let sha = connection.call(&[b"SCRIPT", b"LOAD", SPEND.as_bytes()]).text();
+        Self { connection, sha, _server: server }
+    }
+
+    fn reply(&mut self, charges: &[Charge]) -> Reply {
+        self.connection.send_call(&self.sha, &Call::new(charges, None));
+        self.connection.flush();
+        self.connection.read()
+    }
+
+    fn verdict(&mut self, charge: &Charge) -> Verdict {
+        let reply = self.reply(std::slice::from_ref(charge));
+        decode(&reply.integers()).unwrap_or_else(|| panic!("{reply:?}")).verdicts[0]
+    }
+
+    fn get(&mut self, key: &str) -> Reply {
+        self.connection.call(&[b"GET", key.as_bytes()])
+    }
+
+    /// How often the server wrote, by its own count.
+    fn writes(&mut self) -> u64 {
+        let stats = self.connection.call(&[b"INFO", b"commandstats"]).text();
+        ["cmdstat_set:calls=", "cmdstat_del:calls=", "cmdstat_pexpire:calls="]
+            .iter()
+            .filter_map(|name| {
+                let (_, rest) = stats.split_once(name)?;
+                rest.split(',').next()?.parse::<u64>().ok()
+            })
+            .sum()
+    }
+}
+
+/// Windows so long that none ends in the middle of a test.
+fn yearly(algorithm: Algorithm) -> Limit {
+    limit(algorithm, 5, 365 * DAY, None)
+}
+
+const ALL: [Algorithm; 4] =
+    [Algorithm::TokenBucket, Algorithm::Gcra, Algorithm::SlidingWindow, Algorithm::FixedWindow];
+
+/// `muldiv` as it stands in the script, over a list of numbers.
+fn muldiv_script() -> String {
+    let start = SPEND.find("local EXACT").expect("the constants come first");
+    let end = SPEND.find("-- Whether hits fit").expect("muldiv is before weigh");
+    let (constants, rest) = SPEND[start..end].split_at(SPEND[start..end].find("local now =").expect("now"));
+    let muldiv = &rest[rest.find("local function muldiv").expect("muldiv")..];
+    format!(
+        "{constants}\n{muldiv}\nlocal out = {{}}
+        for i = 1, #ARGV, 3 do
+          local q, r = muldiv(tonumber(ARGV[i]), tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]))
+          out[#out + 1] = q
+          out[#out + 1] = r
+        end
+        return out"
+    )
+}
+
+fn muldiv_in_lua(connection: &mut Connection, triples: &[(u64, u64, u64)]) -> Vec<(u64, u64)> {
+    let script = muldiv_script();
+    let numbers: Vec<String> =
+        triples.iter().flat_map(|(x, y, d)| [x, y, d]).map(|number| number.to_string()).collect();
+    let mut args: Vec<&[u8]> = vec![b"EVAL", script.as_bytes(), b"0"];
+    args.extend(numbers.iter().map(|number| number.as_bytes()));
+    connection
+        .call(&args)
+        .integers()
+        .chunks(2)
+        .map(|pair| (pair[0].try_into().expect("not negative"), pair[1].try_into().expect("not negative")))
+        .collect()
+}
+
+#[test]
+fn products_far_beyond_a_double_are_divided_exactly_in_lua() {
+    let server = RedisServer::start(&[]);
+    let mut connection = Connection::open(server.port);
+    let near = |power: u32| [(1_u64 << power) - 1, 1 << power, (1 << power) + 1];
+    let factors: Vec<u64> = [0, 1, 2, 3, 7, 8, 10_000_000, 86_400_000_000, 315_360_000_000_000]
+        .into_iter()
+        .chain([25, 26, 27, 31, 32, 33, 48, 49, 51, 52].into_iter().flat_map(near))
+        .chain([(1 << 53) - 2, (1 << 53) - 1])
+        .collect();
+    let divisors: Vec<u64> = [1, 2, 3, 7, 1000, 999_999, 1_000_000, 315_360_000_000_000]
+        .into_iter()
+        .chain([24, 32, 47, 48].into_iter().flat_map(near))
+        .chain([(1 << 49) - 2, (1 << 49) - 1])
+        .collect();
+    for &x in &factors {
+        let triples: Vec<_> =
+            factors.iter().flat_map(|&y| divisors.iter().map(move |&d| (x, y, d))).collect();
+        for (triple, lua) in triples.iter().zip(muldiv_in_lua(&mut connection, &triples)) {
+            assert_eq!(lua, muldiv(triple.0, triple.1, triple.2), "{triple:?}");
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_product_is_divided_exactly_in_lua(
+        triples in prop::collection::vec(
+            (0..53_u32, 0..53_u32, 0..49_u32, any::<[u64; 3]>()).prop_map(|(x, y, d, [a, b, c])| {
+                // All magnitudes are equally likely.
+                (a & ((2 << x) - 1), b & ((2 << y) - 1), (c & ((1 << d) - 1)).max(1))
+            }),
+            2000,
+        )
+    ) {
+        thread_local! {
+            static SERVER: RefCell<Option<(RedisServer, Connection)>> = const { RefCell::new(None) };
+        }
+        let lua = SERVER.with_borrow_mut(|server| {
+            let (_, connection) = server.get_or_insert_with(|| {
+                let server = RedisServer::start(&[]);
+                let connection = Connection::open(server.port);
+                (server, connection)
+            });
+            muldiv_in_lua(connection, &triples)
+        });
+        for (&(x, y, d), lua) in triples.iter().zip(lua) {
+            prop_assert_eq!(lua, muldiv(x, y, d), "{} {} {}", x, y, d);
+        }
+    }
+}
+
+#[test]
+fn a_refused_request_writes_nothing_to_redis() {
+    let mut redis = Served::start();
+    for algorithm in ALL {
+        let key = Key::from_text(algorithm.as_str());
+        let plain = |cost| Charge { key: key.clone(), ..charge(yearly(algorithm), cost) };
+        redis.verdict(&plain(spend(3)));
+        let before = (redis.get(algorithm.as_str()), redis.writes());
+        assert!(!redis.verdict(&plain(spend(3))).fits);
+        assert!(redis.verdict(&plain(Cost::Look(1))).fits);
+        assert!(!redis.verdict(&plain(Cost::Look(3))).fits);
+        let other = Charge { key: Key::from_text("other"), ..charge(yearly(algorithm), spend(1)) };
+        let refund = Charge { key: Key::from_text("refund"), ..charge(yearly(algorithm), Cost::Refund(1)) };
+        let reply = redis.reply(&[other, refund, plain(spend(3))]);
+        assert!(decode(&reply.integers()).unwrap().refused);
+        assert_eq!((redis.get(algorithm.as_str()), redis.writes()), before, "{algorithm:?}");
+        assert_eq!(redis.get("other"), Reply::Nil);
+    }
+}
+
+#[test]
+fn a_key_lives_until_it_is_full_again_and_is_deleted_when_it_is() {
+    let mut redis = Served::start();
+    // 73 days for a hit; windows end with the year, and the sliding one counts for another.
+    for (algorithm, most_days) in ALL.into_iter().zip([146, 146, 730, 365]) {
+        let key = algorithm.as_str().as_bytes();
+        let two = Charge { key: Key::from_text(algorithm.as_str()), ..charge(yearly(algorithm), spend(2)) };
+        let reset_ms = redis.verdict(&two).reset_us.div_ceil(1000) as i64;
+        let left_ms = redis.connection.call(&[b"PTTL", key]).integer();
+        assert!(reset_ms <= most_days * 86_400_000, "{algorithm:?}: {reset_ms}");
+        // The server cannot have lost half of it between two commands.
+        assert!((reset_ms / 2..=reset_ms).contains(&left_ms), "{algorithm:?}: {left_ms} of {reset_ms}");
+        let back = Charge { cost: Cost::Refund(2), ..two };
+        assert_eq!(redis.verdict(&back).reset_us, 0);
+        assert_eq!(redis.connection.call(&[b"EXISTS", key]), Reply::Integer(0), "a full key is deleted");
+    }
+}
+
+#[test]
+fn an_idle_key_vanishes_by_itself() {
+    let mut redis = Served::start();
+    let clock = SystemClock;
+    let deadline = clock.instant() + Duration::from_secs(60);
+    for algorithm in ALL {
+        let key = algorithm.as_str();
+        let one = Charge { key: Key::from_text(key), ..charge(limit(algorithm, 1, 20_000, None), spend(1)) };
+        redis.verdict(&one);
+        while redis.get(key) != Reply::Nil {
+            assert!(clock.instant() < deadline, "{key} is still there");
+        }
+        assert!(redis.verdict(&Charge { cost: Cost::Look(1), ..one }).fits);
+    }
+}
+
+#[test]
+fn the_script_takes_the_servers_own_time() {
+    let mut redis = Served::start();
+    let window = charge(limit(Algorithm::FixedWindow, 5, DAY, None), spend(1));
+    let seconds = |reply: Reply| -> u64 {
+        let [seconds, _] = &reply.list()[..] else { panic!("TIME has two parts") };
+        seconds.clone().text().parse().unwrap()
+    };
+    let before = seconds(redis.connection.call(&[b"TIME"]));
+    let reset_us = redis.verdict(&window).reset_us;
+    let after = seconds(redis.connection.call(&[b"TIME"])) + 1;
+    let day_end = |now: u64| (now - now % 86_400 + 86_400 - now) * SECOND;
+    // Unless midnight came between the two, the end of the day is between their distances from it.
+    assert!(before / 86_400 != after / 86_400 || (day_end(after)..=day_end(before)).contains(&reset_us));
+    let text = redis.get("k").text();
+    let start: u64 = text.split(' ').nth(1).unwrap().parse().unwrap();
+    assert!(
+        start.is_multiple_of(DAY) && start / SECOND <= after && after - start / SECOND <= 86_401,
+        "{text}"
+    );
+}
+
+#[test]
+fn a_key_with_something_else_in_it_is_an_error_that_names_it_and_nothing_is_spent() {
+    let mut redis = Served::start();
+    redis.connection.call(&[b"LPUSH", b"list", b"x"]);
+    let foreign: [(&str, &[u8]); 9] = [
+        ("empty", b""),
+        ("words", b"hello\r\nworld"),
+        ("binary", b"\xff\x00"),
+        ("other", b"g 5 0 1 100"),
+        ("short", b"b 5 0 1"),
+        ("part", b"b 5 9 9 100"),
+        ("huge", b"b 99999999999999999999999 0 1 100"),
+        ("scientific", b"b 1e5 0 1 100"),
+        ("zero", b"b 5 0 0 100"),
+    ];
+    for (key, text) in foreign {
+        redis.connection.call(&[b"SET", key.as_bytes(), text]);
+    }
+    let bucket = yearly(Algorithm::TokenBucket);
+    for key in foreign.iter().map(|(key, _)| *key).chain(["list"]) {
+        let bad = Charge { key: Key::from_text(key), ..charge(bucket, spend(1)) };
+        let reply = redis.reply(&[
+            charge(bucket, spend(1)),
+            Charge { on_refusal: OnRefusal::Count, ..charge(bucket, spend(9)) },
+            bad,
+        ]);
+        let Reply::Error(error) = reply else { panic!("{key}: {reply:?}") };
+        assert!(error.starts_with("CORRUPT ") && error.contains(key), "{error}");
+        assert!(error.is_ascii() && error.len() < 200 && !error.contains('\n'), "{error:?}");
+        assert_eq!(redis.get("k"), Reply::Nil, "{key}");
+    }
+    assert_eq!(redis.reply(&[]).integers(), [0], "no charges, no refusal");
+}
+
+#[test]
+fn a_reply_that_is_not_the_scripts_is_no_decision() {
+    assert_eq!(decode(&[]), None);
+    assert_eq!(decode(&[2]), None);
+    assert_eq!(decode(&[0, 1, 2, 3, 4]), None);
+    assert_eq!(decode(&[0, 1, -1, 0, 0, 0]), None);
+    assert_eq!(decode(&[0, 1, 1, 0, -2, 0]), None);
+    assert!(decode(&[0]).is_some_and(|d| !d.refused && d.verdicts.is_empty()));
+    let decision = decode(&[1, 0, 3, 7, -1, 5]).unwrap();
+    let verdict = Verdict { fits: false, remaining: 3, reset_us: 7, retry_us: None, next_us: 5 };
+    assert_eq!((decision.refused, &decision.verdicts[..]), (true, &[verdict][..]));
+}
+
+#[test]
+fn equal_keys_of_a_request_are_sent_once_however_many_there_are() {
+    let bucket = yearly(Algorithm::TokenBucket);
+    for distinct in [1, 2, 8, 9, 10, 40] {
+        let charges: Vec<Charge> = (0..3 * distinct)
+            .map(|i| Charge {
+                key: Key::from_text(&format!("k{}", i % distinct)),
+                ..charge(bucket, spend(1))
+            })
+            .collect();
+        let call = Call::new(&charges, None);
+        assert_eq!(call.keys.len(), distinct);
+        for (i, args) in call.args[1..].chunks(6).enumerate() {
+            let index: usize = std::str::from_utf8(&args[0]).unwrap().parse().unwrap();
+            assert_eq!(call.keys[index - 1], charges[i].key.as_bytes());
+        }
+    }
+}

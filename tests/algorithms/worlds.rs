@@ -1,0 +1,307 @@
+//! The three implementations with one face: [`World::run`] takes a request at a time that the test chooses.
+
+use std::{
+    collections::BTreeMap,
+    io::{BufRead, BufReader, Read, Write as _},
+    net::TcpStream,
+    num::NonZeroU64,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use tollgate::{
+    algorithm::{Counter, State, Write, decide},
+    clock::{Clock, Micros, SystemClock},
+    key::Key,
+    limit::{Algorithm, Charge, Cost, Decision, Limit, OnRefusal, Role},
+    store::{
+        memory::MemoryStore,
+        script::{Call, SPEND, decode},
+    },
+};
+
+use crate::redis::RedisServer;
+
+pub(crate) const SECOND: u64 = 1_000_000;
+pub(crate) const DAY: u64 = 86_400 * SECOND;
+/// 1 January 2026, a Thursday: the start of every window up to a day.
+pub(crate) const START: u64 = 1_767_225_600 * SECOND;
+
+/// One request at a time.
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    pub(crate) now: u64,
+    pub(crate) charges: Vec<Charge>,
+}
+
+/// What came of a step: the decision, and what then stands under each key of the world, as text and with the milliseconds
+/// it was stored for.
+pub(crate) type Outcome = (Decision, Vec<Option<(String, u64)>>);
+
+pub(crate) fn limit(algorithm: Algorithm, requests: u32, window_us: u64, burst: Option<u32>) -> Limit {
+    Limit::new(algorithm, requests, window_us, burst).expect("a valid limit")
+}
+
+/// A charge of the plainest kind on the key `k`.
+pub(crate) fn charge(limit: Limit, cost: Cost) -> Charge {
+    Charge { key: Key::from_text("k"), limit, cost, role: Role::Enforce, on_refusal: OnRefusal::Keep }
+}
+
+pub(crate) fn spend(hits: u64) -> Cost {
+    Cost::Spend(NonZeroU64::new(hits).expect("a spend of at least one hit"))
+}
+
+// === pure ===
+
+/// The pure functions over a plain map.
+#[derive(Default)]
+pub(crate) struct Pure {
+    pub(crate) states: BTreeMap<Key, (State, u64, Micros)>,
+    /// Whether a state vanishes when its time is over, as in a store whose clock is the test's.
+    pub(crate) expires: bool,
+}
+
+impl Pure {
+    pub(crate) fn run(&mut self, step: &Step) -> Decision {
+        let now = Micros(step.now);
+        let mut keys: Vec<&Key> = step.charges.iter().map(|c| &c.key).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        let mut counters: Vec<Counter> = keys
+            .iter()
+            .map(|key| {
+                let known = self.states.get(*key).filter(|(_, _, end)| !self.expires || *end > now);
+                Counter::new(known.map(|(state, _, _)| *state))
+            })
+            .collect();
+        let decision = decide(now, &step.charges, &mut counters, |i| {
+            keys.binary_search(&&step.charges[i].key).expect("all keys are listed")
+        });
+        for (key, counter) in keys.into_iter().zip(&counters) {
+            match counter.write() {
+                Write::Nothing => {}
+                Write::Put(state, us) => {
+                    let end = Micros(now.0.saturating_add(us));
+                    self.states.insert(key.clone(), (state, us.div_ceil(1000), end));
+                }
+                Write::Delete => {
+                    self.states.remove(key);
+                }
+            }
+        }
+        decision
+    }
+
+    pub(crate) fn outcome(&mut self, step: &Step, keys: &[Key]) -> Outcome {
+        let decision = self.run(step);
+        let states = keys.iter().map(|k| self.states.get(k).map(|(s, ms, _)| (s.to_string(), *ms))).collect();
+        (decision, states)
+    }
+}
+
+// === memory ===
+
+/// A clock that a test moves.
+#[derive(Clone, Default)]
+pub(crate) struct HandClock(pub(crate) Arc<AtomicU64>);
+
+impl HandClock {
+    pub(crate) fn set(&self, now: u64) {
+        self.0.store(now, Ordering::Relaxed);
+    }
+}
+
+impl Clock for HandClock {
+    fn now(&self) -> Micros {
+        Micros(self.0.load(Ordering::Relaxed))
+    }
+
+    fn instant(&self) -> Instant {
+        SystemClock.instant()
+    }
+}
+
+/// The memory store under a clock that the test moves.
+pub(crate) struct Memory {
+    pub(crate) clock: HandClock,
+    pub(crate) store: MemoryStore<HandClock>,
+}
+
+impl Memory {
+    pub(crate) fn new(keys_max: usize) -> Self {
+        let clock = HandClock::default();
+        Self { store: MemoryStore::new(clock.clone(), keys_max), clock }
+    }
+
+    pub(crate) fn run(&self, step: &Step) -> Decision {
+        self.clock.set(step.now);
+        self.store.decide(&step.charges)
+    }
+}
+
+// === Lua ===
+
+/// Stands before the script, so that a key does not vanish by the server's clock while the test's stands still: an
+/// expiry is stored beside the text instead. The script itself is as it is served.
+const WITHOUT_EXPIRY: &str = "
+local real = redis
+local redis = { error_reply = real.error_reply }
+function redis.pcall(command, key)
+  local text = real.pcall(command, key)
+  return type(text) == 'string' and string.match(text, '^(.-)|') or text
+end
+function redis.call(command, key, text, px, ms)
+  if command == 'SET' then return real.call('SET', key, text .. '|' .. ms) end
+  return real.call(command, key)
+end
+";
+
+/// The script in a real Redis.
+pub(crate) struct Lua {
+    _server: RedisServer,
+    connection: Connection,
+    sha: String,
+}
+
+impl Lua {
+    pub(crate) fn start() -> Self {
+        let server = RedisServer::start(&[]);
+        let mut connection = Connection::open(server.port);
+        let script = format!("{WITHOUT_EXPIRY}\n{SPEND}");
+        let sha = connection.call(&[b"SCRIPT", b"LOAD", script.as_bytes()]).text();
+        Self { _server: server, connection, sha }
+    }
+
+    /// Runs all steps in one write to the socket, from nothing.
+    pub(crate) fn outcomes(&mut self, steps: &[Step], keys: &[Key]) -> Vec<Outcome> {
+        self.connection.send(&[b"FLUSHALL"]);
+        for step in steps {
+            self.connection.send_call(&self.sha, &Call::new(&step.charges, Some(Micros(step.now))));
+            let mut get: Vec<&[u8]> = vec![b"MGET"];
+            get.extend(keys.iter().map(Key::as_bytes));
+            self.connection.send(&get);
+        }
+        self.connection.flush();
+        self.connection.read();
+        steps
+            .iter()
+            .map(|_| {
+                let reply = self.connection.read();
+                let decision = decode(&reply.integers()).unwrap_or_else(|| panic!("{reply:?}"));
+                (decision, self.connection.read().list().into_iter().map(stored).collect())
+            })
+            .collect()
+    }
+}
+
+fn stored(reply: Reply) -> Option<(String, u64)> {
+    let Reply::Text(text) = reply else { return None };
+    let text = String::from_utf8(text).expect("a state is ASCII");
+    let (state, ms) = text.split_once('|').expect("stored with an expiry");
+    Some((state.to_owned(), ms.parse().expect("a whole number of milliseconds")))
+}
+
+// === a connection ===
+
+/// As much of the Redis protocol as these tests need, with pipelining.
+pub(crate) struct Connection {
+    reader: BufReader<TcpStream>,
+    out: Vec<u8>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    Nil,
+    Integer(i64),
+    Text(Vec<u8>),
+    Error(String),
+    List(Vec<Reply>),
+}
+
+impl Connection {
+    pub(crate) fn open(port: u16) -> Self {
+        let stream = TcpStream::connect(("127.0.0.1", port)).expect("the server listens");
+        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket takes a timeout");
+        Self { reader: BufReader::new(stream), out: Vec::new() }
+    }
+
+    pub(crate) fn call(&mut self, args: &[&[u8]]) -> Reply {
+        self.send(args);
+        self.flush();
+        self.read()
+    }
+
+    pub(crate) fn send_call(&mut self, sha: &str, call: &Call) {
+        let count = call.keys.len().to_string();
+        let mut args: Vec<&[u8]> = vec![b"EVALSHA", sha.as_bytes(), count.as_bytes()];
+        args.extend(call.keys.iter().chain(&call.args).map(|bytes| &bytes[..]));
+        self.send(&args);
+    }
+
+    pub(crate) fn send(&mut self, args: &[&[u8]]) {
+        self.out.extend_from_slice(format!("*{}\r\n", args.len()).as_bytes());
+        for arg in args {
+            self.out.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
+            self.out.extend_from_slice(arg);
+            self.out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    pub(crate) fn flush(&mut self) {
+        self.reader.get_mut().write_all(&self.out).expect("the server reads");
+        self.out.clear();
+    }
+
+    pub(crate) fn read(&mut self) -> Reply {
+        let mut line = String::new();
+        self.reader.read_line(&mut line).expect("the server answers");
+        let (kind, rest) = line.trim_end().split_at(1);
+        let number = || rest.parse::<i64>().expect("a number");
+        match kind {
+            "+" => Reply::Text(rest.as_bytes().to_vec()),
+            "-" => Reply::Error(rest.to_owned()),
+            ":" => Reply::Integer(number()),
+            "$" | "*" if number() < 0 => Reply::Nil,
+            "$" => {
+                let mut text = vec![0; number() as usize + 2];
+                self.reader.read_exact(&mut text).expect("the server answers");
+                text.truncate(text.len() - 2);
+                Reply::Text(text)
+            }
+            _ => Reply::List((0..number()).map(|_| self.read()).collect()),
+        }
+    }
+}
+
+impl Reply {
+    pub(crate) fn text(self) -> String {
+        match self {
+            Self::Text(text) => String::from_utf8(text).expect("text"),
+            other => panic!("no text: {other:?}"),
+        }
+    }
+
+    pub(crate) fn list(self) -> Vec<Self> {
+        match self {
+            Self::List(list) => list,
+            other => panic!("no list: {other:?}"),
+        }
+    }
+
+    pub(crate) fn integers(&self) -> Vec<i64> {
+        match self {
+            Self::List(list) => list.iter().map(Self::integer).collect(),
+            other => panic!("no list of integers: {other:?}"),
+        }
+    }
+
+    pub(crate) fn integer(&self) -> i64 {
+        match self {
+            Self::Integer(n) => *n,
+            other => panic!("no integer: {other:?}"),
+        }
+    }
+}
