@@ -20,8 +20,8 @@
 //! **Time never goes back.** After a failover to a server with a slow clock, or a step of a wall clock, now may be before
 //! the time of a state. Such a state is judged as of its own time.
 //!
-//! **A limit of 0** blocks: nothing but a refund fits, no wait helps, and its counter is neither read nor written. So a
-//! limit that was 0 for a while finds its counters as they were.
+//! **A limit of 0** blocks: nothing fits that wants a hit, no wait helps, and its counter is neither read nor written. So
+//! a limit that was 0 for a while finds its counters as they were.
 
 pub mod arith;
 mod token_bucket;

@@ -3,7 +3,7 @@
 //! The obvious store is one map under one lock. It makes all cores wait for each other, it never forgets, and a client
 //! that invents keys fills the machine. This one is
 //!
-//! - **sharded**: up to [`SHARDS_MAX`] maps, each under its own lock, by a hash whose seed is random. A request with several
+//! - **sharded**: up to 64 maps, each under its own lock, by a hash whose seed is random. A request with several
 //!   counters holds all their locks while it decides, taken in ascending order, so it is as atomic as in Redis and
 //!   nobody waits in a circle;
 //! - **bounded**: each shard holds its share of the keys, and when it is full the key that is nearest to full itself leaves

@@ -170,7 +170,7 @@ pub(super) fn all_algorithms(algorithm: Algorithm) -> Vec<Case> {
                 ),
                 (
                     10 * SECOND,
-                    vec![look(blocked, 0)],
+                    vec![look(blocked, 1)],
                     "refused | over 0 left, whole 40000000, next 40000000; never",
                 ),
                 (
@@ -183,6 +183,7 @@ pub(super) fn all_algorithms(algorithm: Algorithm) -> Vec<Case> {
                     vec![drain(take(blocked, 3))],
                     "refused | over 0 left, whole 40000000, next 40000000; never",
                 ),
+                (10 * SECOND, vec![look(blocked, 0)], "pass | fits 0 left, whole 40000000, next 40000000"),
                 (10 * SECOND, vec![give(blocked, 3)], "pass | fits 0 left, whole 40000000, next 40000000"),
                 (
                     10 * SECOND,
