@@ -24,27 +24,29 @@
 mod dir;
 mod plan;
 mod reading;
+mod bell;
 
 use std::{
     any::Any,
     fmt::Display,
     io,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     thread,
     time::Duration,
 };
 
+use self::{
+    bell::{Bell, Rung},
+    plan::Watches,
+    reading::Record,
+};
 pub use self::{
     dir::{DEPTH_MAX, Dir, DirError, FILE_BYTES_MAX, FILES_MAX, FOLDERS_MAX},
     plan::Plan,
     reading::Reading,
 };
-use self::{plan::Watches, reading::Record};
-use crate::{
-    clock::{Clock, SystemClock},
-    rules::{Compiled, Dialect, Mistakes, compile},
-};
+use crate::rules::{Compiled, Dialect, Mistakes, compile};
 
 /// How events are collected, and how often one looks without any.
 #[derive(Clone, Copy, Debug)]
@@ -91,12 +93,12 @@ where
     C: FnMut(&Reading<'_>) -> Result<T, E> + Send + 'static,
     F: FnMut(Result<T, Failure<E>>) + Send + 'static,
 {
-    let shared = Arc::new(Shared::default());
+    let bell = Arc::new(Bell::default());
     let mut watcher = Watcher {
         dir,
         options,
         compile,
-        shared: Arc::clone(&shared),
+        bell: Arc::clone(&bell),
         record: None,
         watched: None,
         watches: None,
@@ -104,7 +106,7 @@ where
         had_rules: false,
     };
     let first = watcher.look().expect("nothing was recorded before, so the first look differs");
-    let handle = Watching { shared };
+    let handle = Watching { bell };
     thread::Builder::new().name("rules-watch".into()).spawn(move || watcher.run(on_change))?;
     Ok(First { rules: first, watching: handle })
 }
@@ -152,7 +154,7 @@ pub enum Failure<E> {
 #[derive(Debug)]
 #[must_use = "watching ends when this is dropped"]
 pub struct Watching {
-    shared: Arc<Shared>,
+    bell: Arc<Bell>,
 }
 
 /// How the rules have fared.
@@ -171,84 +173,22 @@ pub struct Status {
 impl Watching {
     /// How the rules have fared until now.
     pub fn status(&self) -> Status {
-        lock(&self.shared.state).status.clone()
+        self.bell.see(|state| state.status.clone())
     }
 }
 
 impl Drop for Watching {
     fn drop(&mut self) {
         // Not waited for: a network disk may hold its reader up for minutes.
-        self.shared.set(|state| state.stop = true);
+        self.bell.ring(|state| state.stop = true);
     }
 }
-
-// === impl Shared ===
-
-/// What the watcher's thread, the event thread and the handle share.
-#[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    touched: bool,
-    /// A watched folder itself went away, and its watch with it.
-    stale: bool,
-    stop: bool,
-    status: Status,
-}
-
-/// Why the watcher woke.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Woken {
-    Touched,
-    Poll,
-    Stop,
-}
-
-impl Shared {
-    fn set(&self, change: impl FnOnce(&mut State)) {
-        change(&mut lock(&self.state));
-        self.changed.notify_all();
-    }
-
-    fn wait(&self, options: &Options) -> Woken {
-        let idle = |state: &mut State| !state.touched && !state.stop;
-        let wait = |state, span| {
-            self.changed.wait_timeout_while(state, span, idle).unwrap_or_else(PoisonError::into_inner)
-        };
-        let (mut state, _) = wait(lock(&self.state), options.poll);
-        if !state.touched && !state.stop {
-            return Woken::Poll;
-        }
-        let first = SystemClock.instant();
-        while !state.stop {
-            state.touched = false;
-            let left = options.longest.saturating_sub(SystemClock.instant() - first);
-            let (waited, pause) = wait(state, options.quiet.min(left));
-            if pause.timed_out() || left.is_zero() {
-                return Woken::Touched;
-            }
-            state = waited;
-        }
-        Woken::Stop
-    }
-}
-
-/// A panic elsewhere leaves plain flags and texts behind, which stay usable.
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-// === impl Watcher ===
 
 struct Watcher<C> {
     dir: Dir,
     options: Options,
     compile: C,
-    shared: Arc<Shared>,
+    bell: Arc<Bell>,
     /// What was seen when something was compiled last.
     record: Option<Record>,
     /// Where watches are set, which a failure may have thinned.
@@ -266,14 +206,14 @@ impl<C> Watcher<C> {
         C: FnMut(&Reading<'_>) -> Result<T, E>,
     {
         loop {
-            let woken = self.shared.wait(&self.options);
-            if woken == Woken::Stop {
+            let rung = self.bell.wait(&self.options);
+            if rung == Rung::Stop {
                 return;
             }
             // Neither a panic of the caller's function nor one of `notify` (when its thread has died) may end this.
             let looked = catch_unwind(AssertUnwindSafe(|| {
-                let stale = std::mem::take(&mut lock(&self.shared.state).stale);
-                if stale || (woken == Woken::Poll && self.trouble.is_some()) {
+                let stale = self.bell.see(|state| std::mem::take(&mut state.stale));
+                if stale || (rung == Rung::Poll && self.trouble.is_some()) {
                     self.watched = None;
                 }
                 if let Some(outcome) = self.look() {
@@ -314,7 +254,7 @@ impl<C> Watcher<C> {
                 self.set_watches(plan);
             }
         }
-        self.shared.set(|state| {
+        self.bell.ring(|state| {
             state.touched |= !settled;
             match &outcome {
                 Some(Ok(_)) => {
@@ -357,9 +297,9 @@ impl<C> Watcher<C> {
         if self.options.events {
             // The old ones first: the system counts them, and the limit may be near.
             self.watches = None;
-            let shared = Arc::clone(&self.shared);
+            let bell = Arc::clone(&self.bell);
             let (watches, trouble) = plan.watch(move |stale| {
-                shared.set(|state| {
+                bell.ring(|state| {
                     state.touched = true;
                     state.stale |= stale;
                 });
@@ -380,13 +320,13 @@ impl<C> Watcher<C> {
             (Some(_), None) => tracing::info!("events for changes of rules are back"),
             _ => {}
         }
-        self.shared.set(|state| state.status.no_events.clone_from(&trouble));
+        self.bell.ring(|state| state.status.no_events.clone_from(&trouble));
         self.trouble = trouble;
     }
 
     fn tell<T, E: Display>(&self, outcome: &Result<T, Failure<E>>) {
         let Err(why) = outcome else { return };
-        if lock(&self.shared.state).status.loaded > 0 {
+        if self.bell.see(|state| state.status.loaded > 0) {
             tracing::error!("the rules were not changed, the last good ones keep serving: {why}");
         } else {
             tracing::error!("there are no rules yet: {why}");
