@@ -1,28 +1,42 @@
 //! Rules: from YAML to something that answers "which limits apply to these entries?" without allocating.
 //!
 //! Two forms are read, see `rules::reference` and `rules::tiered`; both compile to the same [`RuleSet`], which is whole
-//! and immutable. Compiling does no I/O: files come in as [`Source`]s, and all mistakes of all files come out together.
+//! and immutable. Compiling does no I/O: files come in through [`Files`], and all mistakes of all files come out together.
 
+mod compile;
+mod reference;
+mod tiered;
+mod terms;
+mod fields;
+mod metadata;
+mod scalar;
+mod yaml;
 pub mod mistake;
+
+mod found;
+mod tree;
+mod tenants;
+mod pattern;
+mod table;
+mod labels;
+
+mod describe;
+mod explain;
+
 pub mod watch;
 
 use std::sync::Arc;
 
+pub use compile::compile;
+pub use explain::Step;
+pub use found::Found;
 pub use mistake::{Level, Mistake, Mistakes};
+pub use reference::{DESCRIPTORS_DEEP_MAX, LIMITS_FILE_MAX};
+pub use tenants::TENANT_MAX;
+pub use yaml::{DEPTH_MAX, FILE_MAX, NODES_MAX};
 
-use crate::{
-    key::Key,
-    limit::{Entry, Limit, OnRefusal, Role},
-};
-
-/// A file's name, as people know it, and its text.
-#[derive(Clone, Debug)]
-pub struct Source {
-    /// Relative to the rule directory, such as `team/limits.yaml`.
-    pub name: String,
-    /// As it was read; a file that is no UTF-8 is a mistake like others.
-    pub text: Vec<u8>,
-}
+use self::{table::Table, tiered::Tiers, tree::Tree};
+use crate::limit::{Entry, Limit, OnRefusal, Role};
 
 /// What the same text may mean in different deployments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +66,18 @@ pub enum FailureMode {
     Error,
     /// Refuse the request.
     Deny,
+}
+
+impl FailureMode {
+    /// As written in rule files.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Local => "local",
+            Self::Error => "error",
+            Self::Deny => "deny",
+        }
+    }
 }
 
 /// The unit that `current_limit` names, with the numbers of Envoy's `RateLimitResponse.RateLimit.Unit`.
@@ -93,7 +119,7 @@ impl Unit {
 }
 
 /// One compiled limit with all that an answer about it needs.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Rule {
     /// `None` is unlimited.
     pub limit: Option<Limit>,
@@ -118,6 +144,8 @@ pub struct Rule {
     pub metric: u32,
     /// `metadata` of the descriptor, for the answer's dynamic metadata.
     pub metadata: Option<serde_json::Value>,
+    /// Whether the route's entry is part of its key (tiered form).
+    pub by_route: bool,
     /// Further entries that this rule counts apart by (`per: [user]`, tiered form).
     pub per: Box<[Box<[u8]>]>,
     /// Tells a further limit (`daily`) apart from the main one in keys.
@@ -170,130 +198,96 @@ pub struct Counts {
     pub tenants: usize,
 }
 
-/// Compiles all rule files, whole or not at all.
-///
-/// # Errors
-/// All mistakes of all files, in the order of files and lines.
-pub fn compile(_files: &impl Files, _dialect: Dialect) -> Result<Compiled, Mistakes> {
-    unimplemented!()
+/// Files in memory, by name: for tests, and for rules that come from elsewhere.
+impl Files for std::collections::BTreeMap<String, Vec<u8>> {
+    fn list(&self) -> Vec<String> {
+        let is_rules = |name: &&String| name.ends_with(".yaml") || name.ends_with(".yml");
+        self.keys().filter(is_rules).cloned().collect()
+    }
+
+    fn read(&self, name: &str) -> std::io::Result<Vec<u8>> {
+        self.get(name).cloned().ok_or_else(|| std::io::ErrorKind::NotFound.into())
+    }
 }
 
 /// All rules in force: immutable, compiled whole.
 #[derive(Debug, Default)]
 pub struct RuleSet {
-    // (owned by the rules compiler)
+    revision: String,
+    version: Option<String>,
+    names: Table,
+    domains: Vec<Domain>,
+    labels: Vec<(Box<str>, Box<str>)>,
+    has_replaces: bool,
 }
 
 /// The rules of one domain.
 #[derive(Debug)]
-pub struct Domain {}
+pub struct Domain {
+    name: Box<str>,
+    form: Form,
+}
 
-/// Which rules apply to one descriptor.
-#[derive(Clone, Copy, Debug)]
-pub struct Found<'r> {
-    _rules: &'r [Rule],
+/// How a domain finds its rules.
+#[derive(Debug)]
+enum Form {
+    Tree(Box<Tree>),
+    Tiers(Box<Tiers>),
 }
 
 impl RuleSet {
-    /// A hash of everything that was compiled, in hex; equal for equal rules.
+    /// A hash of everything that was compiled, in hex; equal for equal rules. Empty for a set that no file made.
     pub fn revision(&self) -> &str {
-        unimplemented!()
+        &self.revision
     }
 
     /// What the files call themselves: their `version:`, joined by `,` where they differ.
     pub fn version(&self) -> Option<&str> {
-        unimplemented!()
+        self.version.as_deref()
     }
 
     /// The rules of a domain, or `None` where no file names it.
-    pub fn domain(&self, _name: &[u8]) -> Option<&Domain> {
-        unimplemented!()
+    pub fn domain(&self, name: &[u8]) -> Option<&Domain> {
+        self.names.get(name).map(|number| &self.domains[number as usize])
+    }
+
+    /// All domains, in the order of their files.
+    pub fn domains(&self) -> &[Domain] {
+        &self.domains
     }
 
     /// (domain, metric name) for each [`Rule::metric`].
     pub fn metric_labels(&self) -> &[(Box<str>, Box<str>)] {
-        unimplemented!()
+        &self.labels
     }
 
     /// Whether any rule `replaces` others, so that requests need not look for it where none does.
     pub fn has_replaces(&self) -> bool {
-        unimplemented!()
-    }
-
-    /// How many domains, limits and tenants there are.
-    pub fn counts(&self) -> Counts {
-        unimplemented!()
-    }
-
-    /// One line for each limit, as the reference's `/rlconfig` has it:
-    /// `domain.key_value: unit=HOUR requests_per_unit=5, shadow_mode: false, quota_mode: false`. What the reference
-    /// does not know follows behind, where a rule says it.
-    pub fn describe(&self) -> Vec<String> {
-        unimplemented!()
-    }
-
-    /// What is in force, for `/rules`: revision, version, counts, and each domain's rules with file and line. Tenants
-    /// are counted, not listed.
-    pub fn to_json(&self) -> serde_json::Value {
-        unimplemented!()
+        self.has_replaces
     }
 }
 
 impl Domain {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Which rules apply to a descriptor with these entries. Allocates nothing, and costs the same for ten rules and a
     /// million.
-    pub fn find<'r>(&'r self, _entries: &[Entry]) -> Found<'r> {
-        unimplemented!()
-    }
-
-    /// How [`Domain::find`] gets to its answer, step by step, for `tollgate explain`.
-    pub fn explain(&self, _entries: &[Entry]) -> Vec<Step> {
-        unimplemented!()
-    }
-}
-
-/// One thing that was tried on the way to a rule. `Display` says it in words.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
-    /// What was tried, such as `user=vip: exact value`.
-    pub tried: String,
-    /// Whether it matched.
-    pub matched: bool,
-    /// Where the rule stands that was tried: file and line.
-    pub at: Option<(Arc<str>, u32)>,
-}
-
-impl std::fmt::Display for Step {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.tried)?;
-        f.write_str(if self.matched { ": matches" } else { ": no match" })?;
-        match &self.at {
-            Some((file, line)) => write!(f, " ({file}:{line})"),
-            None => Ok(()),
+    pub fn find<'r>(&'r self, entries: &[Entry]) -> Found<'r> {
+        match &self.form {
+            Form::Tree(tree) => Found::in_tree(tree.find(entries, &mut |_| ())),
+            Form::Tiers(tiers) => Found::in_tiers(tiers.find(entries, &mut |_| ())),
         }
     }
-}
 
-impl<'r> Found<'r> {
-    /// The rules to charge, in the order they are judged; none where no rule matches. At most [`RULES_MAX`].
-    pub fn rules(&self) -> impl Iterator<Item = &'r Rule> + use<'r> {
-        [].iter()
-    }
-
-    /// Whether a rule without a limit matched: the descriptor is exempt, not unknown.
-    pub fn is_exempt(&self) -> bool {
-        unimplemented!()
-    }
-
-    /// The key of the counter that `rule`, one of these, charges for `entries`, the ones that were looked up. `limit`
-    /// is the rule's own or an override, which shares the rule's counter while algorithm and window are the same.
-    pub fn key(&self, _domain: &[u8], _entries: &[Entry], _rule: &Rule, _limit: &Limit) -> Key {
-        unimplemented!()
-    }
-
-    /// The key of the counter that an override charges where no rule stands behind it.
-    pub fn override_key(&self, _domain: &[u8], _entries: &[Entry], _limit: &Limit) -> Key {
-        unimplemented!()
+    /// All its rules, in the order of the file.
+    fn rules(&self) -> Box<dyn Iterator<Item = &Rule> + '_> {
+        match &self.form {
+            Form::Tree(tree) => Box::new(tree.rules()),
+            Form::Tiers(tiers) => Box::new(tiers.rules()),
+        }
     }
 }
 

@@ -97,6 +97,11 @@ impl Mistake {
         self.excerpt = Some(Excerpt::cut(text, column.saturating_sub(1) as usize, length as usize));
         self
     }
+
+    /// Says how to mend it.
+    pub(super) fn help(self, help: impl Into<String>) -> Self {
+        Self { help: Some(help.into()), ..self }
+    }
 }
 
 impl fmt::Display for Mistake {
@@ -159,10 +164,15 @@ impl Excerpt {
 // === impl Mistakes ===
 
 impl Mistakes {
-    /// Adds one; beyond [`MISTAKES_MAX`] it is only counted.
+    /// Adds one.
     pub(super) fn push(&mut self, mistake: Mistake) {
+        self.push_with(|| mistake);
+    }
+
+    /// Adds one; beyond [`MISTAKES_MAX`] it is only counted, and not even made.
+    pub(super) fn push_with(&mut self, mistake: impl FnOnce() -> Mistake) {
         if self.list.len() < MISTAKES_MAX {
-            self.list.push(mistake);
+            self.list.push(mistake());
         } else {
             self.beyond += 1;
         }

@@ -1,0 +1,425 @@
+//! Reading maps by their fields, and scalars by what their field wants.
+//!
+//! A [`Reader`] belongs to one file. It never stops at a mistake: it notes it and goes on with a harmless value, since
+//! rules with any mistake are thrown away whole. A [`Grammar`] is the list of fields that a map may have; the JSON Schema
+//! is tested against the same lists.
+
+use std::{collections::HashMap, sync::Arc};
+
+use super::{
+    Dialect,
+    mistake::{Level, Mistake, Mistakes, quote},
+    scalar::{self, Reads},
+    yaml::{self, Kind, Node},
+};
+
+/// The fields of one kind of map.
+#[derive(Debug)]
+pub(super) struct Grammar {
+    /// Whose fields they are, for messages: `a descriptor`.
+    pub(super) of: &'static str,
+    /// What it may have.
+    pub(super) known: &'static [&'static str],
+    /// What it will have one day: refused by name, never ignored.
+    pub(super) later: &'static [&'static str],
+    /// Whether further names are the user's own.
+    pub(super) open: bool,
+}
+
+/// The fields of the reference that its own reader passes over where they mean nothing. Refusing them would refuse
+/// rule files that are in use (`config-known-keys-in-the-wrong-place`), so they are warned of.
+const MISPLACED: [&str; 16] = [
+    "domain",
+    "descriptors",
+    "key",
+    "value",
+    "rate_limit",
+    "shadow_mode",
+    "quota_mode",
+    "detailed_metric",
+    "value_to_metric",
+    "share_threshold",
+    "unit",
+    "requests_per_unit",
+    "unlimited",
+    "name",
+    "replaces",
+    "metadata",
+];
+
+/// A file in the making.
+pub(super) struct Reader<'f> {
+    /// Its name, as in messages.
+    pub(super) file: Arc<str>,
+    /// What words mean.
+    pub(super) dialect: Dialect,
+    text: &'f str,
+    mistakes: &'f mut Mistakes,
+    warnings: &'f mut Mistakes,
+}
+
+/// A map, sorted into its known fields and others.
+pub(super) struct Fields<'n> {
+    /// The map itself.
+    pub(super) at: &'n Node,
+    known: Vec<Field<'n>>,
+    /// What the grammar leaves to the user.
+    pub(super) others: Vec<Named<'n>>,
+}
+
+#[derive(Clone, Copy)]
+struct Field<'n> {
+    name: &'static str,
+    key: &'n Node,
+    value: &'n Node,
+}
+
+/// A name of the user's own, and what it stands for.
+#[derive(Clone, Copy)]
+pub(super) struct Named<'n> {
+    /// As written.
+    pub(super) name: &'n str,
+    /// Where the name stands.
+    pub(super) key: &'n Node,
+    /// What it stands for.
+    pub(super) value: &'n Node,
+}
+
+impl<'n> Fields<'n> {
+    /// The value of a field, null or not.
+    pub(super) fn get(&self, name: &str) -> Option<&'n Node> {
+        self.known.iter().find(|field| field.name == name).map(|field| field.value)
+    }
+
+    /// Where a field's name stands.
+    pub(super) fn key(&self, name: &str) -> Option<&'n Node> {
+        self.known.iter().find(|field| field.name == name).map(|field| field.key)
+    }
+}
+
+// === telling ===
+
+impl<'f> Reader<'f> {
+    /// A reader of `text`, whose name is `file`.
+    pub(super) fn new(
+        file: &Arc<str>,
+        text: &'f str,
+        dialect: Dialect,
+        mistakes: &'f mut Mistakes,
+        warnings: &'f mut Mistakes,
+    ) -> Self {
+        Self { file: file.clone(), dialect, text, mistakes, warnings }
+    }
+
+    /// Notes a mistake at a node.
+    pub(super) fn mistake(&mut self, at: &Node, message: impl Into<String>) {
+        self.tell(Level::Error, at, message.into(), None, None);
+    }
+
+    /// Notes a mistake and how to mend it.
+    pub(super) fn mistake_help(&mut self, at: &Node, message: impl Into<String>, help: impl Into<String>) {
+        self.tell(Level::Error, at, message.into(), None, Some(help.into()));
+    }
+
+    /// Notes something that stands twice; `first` is where it stood before, and in which file.
+    pub(super) fn twice(&mut self, at: &Node, message: impl Into<String>, first: (&str, u32), help: &str) {
+        let note = format!("the first stands in {}:{}", first.0, first.1);
+        self.tell(Level::Error, at, message.into(), Some(note), Some(help.into()));
+    }
+
+    /// Notes what is legal and perhaps not meant.
+    pub(super) fn warn(&mut self, at: &Node, message: impl Into<String>, help: impl Into<String>) {
+        self.tell(Level::Warning, at, message.into(), None, Some(help.into()));
+    }
+
+    /// A mistake about the file as a whole.
+    pub(super) fn mistake_of_file(&mut self, message: impl Into<String>, help: &str) {
+        self.mistakes.push(Mistake::of_file(&self.file, message).help(help));
+    }
+
+    /// For mistakes of another file that this one names, such as tenants.csv.
+    pub(super) fn mistakes(&mut self) -> &mut Mistakes {
+        self.mistakes
+    }
+
+    fn tell(&mut self, level: Level, at: &Node, message: String, note: Option<String>, help: Option<String>) {
+        let list = if level == Level::Error { &mut self.mistakes } else { &mut self.warnings };
+        list.push_with(|| {
+            let line = yaml::line(self.text, at.line);
+            let mut mistake = Mistake::of_file(&self.file, message).at(at.line, at.column, at.length, line);
+            (mistake.level, mistake.note, mistake.help) = (level, note, help);
+            mistake
+        });
+    }
+}
+
+// === maps and lists ===
+
+impl<'f> Reader<'f> {
+    /// The fields of a map; `None`, and a mistake, where it is none.
+    pub(super) fn fields<'n>(&mut self, node: &'n Node, grammar: &Grammar) -> Option<Fields<'n>> {
+        let Kind::Mapping(pairs) = &node.kind else {
+            let fields = list_of(grammar.known);
+            self.mistake_help(
+                node,
+                format!("{} is a map, and this is {}", grammar.of, node.kind_name()),
+                format!("its fields are {fields}"),
+            );
+            return None;
+        };
+        let mut fields = Fields { at: node, known: Vec::with_capacity(pairs.len()), others: Vec::new() };
+        for (key, value) in pairs {
+            let Some(name) = self.field_name(key) else { continue };
+            if let Some(known) = grammar.known.iter().find(|known| **known == name) {
+                self.add(&mut fields, Field { name: known, key, value });
+            } else if grammar.later.contains(&name) {
+                self.mistake_help(
+                    key,
+                    format!("`{name}` is not available yet"),
+                    "take it out; nothing that is written here is ignored silently",
+                );
+            } else if grammar.open {
+                fields.others.push(Named { name, key, value });
+            } else if MISPLACED.contains(&name) {
+                self.warn(
+                    key,
+                    format!("`{name}` means nothing in {}", grammar.of),
+                    "move it to where it belongs, or take it out",
+                );
+            } else {
+                self.unknown(key, name, grammar);
+            }
+        }
+        Some(fields)
+    }
+
+    fn add<'n>(&mut self, fields: &mut Fields<'n>, field: Field<'n>) {
+        let Some(first) = fields.known.iter_mut().find(|known| known.name == field.name) else {
+            fields.known.push(field);
+            return;
+        };
+        if self.dialect.compat {
+            // `config-yaml-key-twice`: the last one counts.
+            *first = field;
+            return;
+        }
+        let file = self.file.clone();
+        let first = (&*file, first.key.line);
+        self.twice(field.key, format!("`{}` stands twice in one map", field.name), first, "keep one of them");
+    }
+
+    /// A field that no such map has.
+    pub(super) fn unknown(&mut self, key: &Node, name: &str, grammar: &Grammar) {
+        let help = match nearest(name, grammar.known) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("the fields of {} are {}", grammar.of, list_of(grammar.known)),
+        };
+        self.mistake_help(key, format!("{} has no field `{}`", grammar.of, quote(name)), help);
+    }
+
+    /// The name of a field: a text, also by YAML's own reading (`config-key-that-is-a-boolean`).
+    fn field_name<'n>(&mut self, key: &'n Node) -> Option<&'n str> {
+        let Kind::Scalar { text, plain } = &key.kind else {
+            self.mistake(key, format!("the name of a field is a text, and this is {}", key.kind_name()));
+            return None;
+        };
+        let reads = match scalar::read(text) {
+            Reads::Text => return Some(text),
+            _ if !plain => return Some(text),
+            Reads::Null => "nothing",
+            Reads::Bool(_) => "a boolean",
+            Reads::Whole(_) | Reads::Other(_) => "a number",
+        };
+        self.mistake(key, format!("the name of a field is a text, and `{}` reads as {reads}", quote(text)));
+        None
+    }
+
+    /// A map whose names are the user's own, such as tenants. Names may not repeat.
+    pub(super) fn names<'n>(&mut self, node: &'n Node, of: &str) -> Vec<Named<'n>> {
+        let pairs = match &node.kind {
+            Kind::Mapping(pairs) => pairs,
+            _ if self.is_null(node) => return Vec::new(),
+            _ => {
+                self.mistake(node, format!("`{of}` is a map of names, and this is {}", node.kind_name()));
+                return Vec::new();
+            }
+        };
+        let mut seen: HashMap<&str, usize> = HashMap::with_capacity(pairs.len());
+        let mut names: Vec<Named<'n>> = Vec::with_capacity(pairs.len());
+        for (key, value) in pairs {
+            let Some(name) = self.text(key, "a name") else { continue };
+            let named = Named { name, key, value };
+            match seen.get(name).copied() {
+                None => {
+                    seen.insert(name, names.len());
+                    names.push(named);
+                }
+                Some(first) if self.dialect.compat => names[first] = named,
+                Some(first) => {
+                    let file = self.file.clone();
+                    let first = (&*file, names[first].key.line);
+                    let message = format!("`{}` stands twice in `{of}`", quote(name));
+                    self.twice(key, message, first, "keep one of them, or rename one");
+                }
+            }
+        }
+        names
+    }
+
+    /// The items of a list; null is an empty one.
+    pub(super) fn items<'n>(&mut self, node: &'n Node, of: &str) -> &'n [Node] {
+        match &node.kind {
+            Kind::Sequence(items) => items,
+            _ if self.is_null(node) => &[],
+            _ => {
+                let message = format!("`{of}` is a list, and this is {}", node.kind_name());
+                self.mistake_help(node, message, "begin each item with `- `");
+                &[]
+            }
+        }
+    }
+}
+
+// === scalars ===
+
+impl<'f> Reader<'f> {
+    /// Whether it was left open: `~`, `null` or nothing.
+    pub(super) fn is_null(&self, node: &Node) -> bool {
+        matches!(&node.kind, Kind::Scalar { text, plain: true } if scalar::read(text) == Reads::Null)
+    }
+
+    /// A text; `None` for null, and, with a mistake, for what is none.
+    pub(super) fn text<'n>(&mut self, node: &'n Node, of: &str) -> Option<&'n str> {
+        let Kind::Scalar { text, plain } = &node.kind else {
+            self.mistake(node, format!("{of} is one text, and this is {}", node.kind_name()));
+            return None;
+        };
+        match scalar::read(text) {
+            _ if !plain => Some(text),
+            Reads::Null => None,
+            Reads::Other(_) => {
+                let message = format!("{of} is a text, and an unquoted {} reads as a number", quote(text));
+                self.mistake_help(node, message, format!("quote it: \"{}\"", quote(text)));
+                None
+            }
+            Reads::Bool(_) | Reads::Whole(_) | Reads::Text => Some(text),
+        }
+    }
+
+    /// A whole number from 0 to 2^32−1; null is 0, as in the reference (`config-numbers-of-other-bases`).
+    pub(super) fn number(&mut self, node: &Node, of: &str) -> Option<u32> {
+        let message = match &node.kind {
+            Kind::Scalar { text, plain } => match scalar::read(text) {
+                Reads::Null if *plain => return Some(0),
+                Reads::Whole(n) if *plain => match u32::try_from(n) {
+                    Ok(n) => return Some(n),
+                    Err(_) => format!("{of} is from 0 to {}, and this is {n}", u32::MAX),
+                },
+                Reads::Whole(n) => {
+                    let message = format!("{of} is a number, and quotes make this a text");
+                    self.mistake_help(node, message, format!("write {n}, without quotes"));
+                    return None;
+                }
+                _ => format!("{of} is a whole number from 0 to {}, and this is `{}`", u32::MAX, quote(text)),
+            },
+            _ => format!("{of} is a number, and this is {}", node.kind_name()),
+        };
+        self.mistake(node, message);
+        None
+    }
+
+    /// A boolean; null is false.
+    pub(super) fn flag(&mut self, node: &Node, of: &str) -> bool {
+        let shown = match &node.kind {
+            Kind::Scalar { text, plain: true } => match scalar::read(text) {
+                Reads::Bool(flag) => return flag,
+                Reads::Null => return false,
+                _ => format!("`{}`", quote(text)),
+            },
+            Kind::Scalar { .. } => "a quoted text".into(),
+            _ => node.kind_name().into(),
+        };
+        self.mistake_help(node, format!("{of} is true or false, and this is {shown}"), "write true or false");
+        false
+    }
+
+    /// One of a few words.
+    pub(super) fn word<T: Copy>(&mut self, node: &Node, of: &str, words: &[(&'static str, T)]) -> Option<T> {
+        let text = self.text(node, of)?;
+        if let Some((_, value)) = words.iter().find(|(word, _)| *word == text) {
+            return Some(*value);
+        }
+        let names: Vec<&'static str> = words.iter().map(|(word, _)| *word).collect();
+        let help = match nearest(text, &names) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("it is one of {}", list_of(&names)),
+        };
+        self.mistake_help(node, format!("{of} knows no `{}`", quote(text)), help);
+        None
+    }
+}
+
+/// `a`, `b` and `c`.
+pub(super) fn list_of(names: &[&str]) -> String {
+    let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+    match quoted.as_slice() {
+        [] => String::new(),
+        [one] => one.clone(),
+        [most @ .., last] => format!("{} and {last}", most.join(", ")),
+    }
+}
+
+/// The name that was probably meant: equal but for case, `_` and `-`, or at most half of its letters away.
+pub(super) fn nearest<'n>(name: &str, names: &[&'n str]) -> Option<&'n str> {
+    const LONGEST: usize = 40;
+    let squeeze = |name: &str| -> Vec<char> {
+        let letters = name.chars().filter(|c| !matches!(c, '_' | '-' | ' '));
+        letters.flat_map(char::to_lowercase).take(LONGEST).collect()
+    };
+    let wanted = squeeze(name);
+    let far = |known: &&&'n str| distance(&wanted, &squeeze(known));
+    let near = names.iter().min_by_key(far)?;
+    (far(&near) * 2 <= wanted.len().min(near.len())).then_some(near)
+}
+
+/// How many letters must be added, dropped, changed or swapped with their neighbour.
+fn distance(a: &[char], b: &[char]) -> usize {
+    let mut before: Vec<usize> = Vec::new();
+    let mut last: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.iter().enumerate() {
+        let mut row = vec![i + 1];
+        for (j, y) in b.iter().enumerate() {
+            let mut best = (last[j] + usize::from(x != y)).min(last[j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && *x == b[j - 1] && a[i - 1] == *y {
+                best = best.min(before[j - 1] + 1);
+            }
+            row.push(best);
+        }
+        before = std::mem::replace(&mut last, row);
+    }
+    last[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_name_is_the_one_that_was_meant() {
+        const NAMES: [&str; 5] = ["rate_limit", "requests_per_unit", "unlimited", "key", "unit"];
+        for (typed, meant) in [
+            ("ratelimit", Some("rate_limit")),
+            ("rateLimit", Some("rate_limit")),
+            ("requestsperunit", Some("requests_per_unit")),
+            ("request_per_unit", Some("requests_per_unit")),
+            ("unlimied", Some("unlimited")),
+            ("keyz", Some("key")),
+            ("ky", Some("key")),
+            ("untis", Some("unit")),
+            ("bucket", None),
+            ("", None),
+        ] {
+            assert_eq!(nearest(typed, &NAMES), meant, "{typed}");
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! YAML as a tree that remembers where everything stands and how it was written.
+//!
+//! Two things decide how rule files must be read, and together they rule out deserializing into structs:
+//!
+//! - **All mistakes at once, with their places.** A deserializer stops at the first one.
+//! - **The words mean what the reference takes them for**, and that depends on the field: an unquoted `010` is the text
+//!   `010` as a value and the number 8 as `requests_per_unit`; `yes` is a text as a value and true as `shadow_mode`; a
+//!   quoted `"5"` is no number. serde-saphyr, like other deserializers, no longer knows whether a scalar was quoted.
+//!
+//! So scalars stay texts here, with a mark whether they are plain, and `scalar` says what a plain one reads as.
+//!
+//! Aliases are copied where they stand and merge keys (`<<`) resolved, so whoever reads the tree sees neither. Copies
+//! count as nodes: a few lines of aliases to aliases could otherwise become more nodes than there is memory. Files come
+//! from people who may change the rules anyway, so [`FILE_MAX`], [`NODES_MAX`] and [`DEPTH_MAX`] guard against accidents,
+//! not attackers.
+
+use std::collections::{HashMap, HashSet};
+
+use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
+
+/// The largest rule file, in bytes: about half a million rules.
+pub const FILE_MAX: usize = 64 << 20;
+
+/// The most nodes of a file, aliases copied: about as many as [`FILE_MAX`] bytes of rules have; some 500 MB.
+pub const NODES_MAX: usize = 8_000_000;
+
+/// The deepest nesting. A descriptor takes two levels (a list, a mapping), and a request has 64 entries at most.
+pub const DEPTH_MAX: usize = 160;
+
+/// One value, with its place.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    /// From 1.
+    pub(super) line: u32,
+    /// In characters, from 1.
+    pub(super) column: u32,
+    /// In characters, on its first line.
+    pub(super) length: u32,
+    /// What it is.
+    pub(super) kind: Kind,
+}
+
+/// What a node is.
+#[derive(Clone, Debug)]
+pub(super) enum Kind {
+    /// A text; `plain` when it was neither quoted nor a block nor tagged `!!str`.
+    Scalar {
+        /// Escapes and folds are undone.
+        text: Box<str>,
+        /// Whether it may read as something else than a text.
+        plain: bool,
+    },
+    /// A list.
+    Sequence(Vec<Node>),
+    /// A map, in the order of the file; names may repeat.
+    Mapping(Vec<(Node, Node)>),
+}
+
+/// The first document of a file.
+#[derive(Debug)]
+pub(super) struct Document {
+    /// `None` where the file holds nothing but comments.
+    pub(super) root: Option<Node>,
+    /// Where a second document begins, if there is one.
+    pub(super) second: Option<(u32, u32)>,
+}
+
+/// Why a file is no YAML, or too much of it.
+#[derive(Debug)]
+pub(super) struct Broken {
+    /// From 1.
+    pub(super) line: u32,
+    /// In characters, from 1.
+    pub(super) column: u32,
+    /// In words.
+    pub(super) message: String,
+    /// How to mend it, where that is known.
+    pub(super) help: Option<&'static str>,
+}
+
+/// Reads the first document. `only_first` does not even look at what follows it, as the reference does.
+pub(super) fn read(text: &str, only_first: bool) -> Result<Document, Broken> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut tree = Tree::default();
+    let mut documents = 0;
+    let mut second = None;
+    let mut parser = Parser::new_from_str(text);
+    while let Some(event) = parser.next_event() {
+        let (event, span) = event.map_err(|error| Broken::from_scan(&error))?;
+        match event {
+            Event::DocumentStart(_) => documents += 1,
+            Event::DocumentEnd if only_first => break,
+            // An empty document is what a last `---` leaves behind.
+            Event::Scalar(text, ScalarStyle::Plain, ..) if documents > 1 && text.is_empty() => {}
+            Event::Scalar(..) | Event::SequenceStart(..) | Event::MappingStart(..) if documents > 1 => {
+                second = second.or(Some(place(&span)));
+            }
+            event if documents == 1 => tree.take(event, &span)?,
+            _ => {}
+        }
+    }
+    Ok(Document { root: tree.root, second })
+}
+
+/// The `n`-th line of a text, from 1, by YAML's line breaks. Empty beyond the end.
+pub(super) fn line(text: &str, n: u32) -> &str {
+    let mut rest = text.strip_prefix('\u{feff}').unwrap_or(text);
+    for _ in 1..n {
+        let Some(at) = rest.find(['\n', '\r']) else { return "" };
+        let wide = rest[at..].starts_with("\r\n");
+        rest = &rest[at + 1 + usize::from(wide)..];
+    }
+    rest.split(['\n', '\r']).next().unwrap_or("")
+}
+
+impl Node {
+    /// The text of a scalar.
+    pub(super) fn scalar(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Scalar { text, .. } => Some(text),
+            _ => None,
+        }
+    }
+
+    /// In words, for messages.
+    pub(super) fn kind_name(&self) -> &'static str {
+        match self.kind {
+            Kind::Scalar { .. } => "a text",
+            Kind::Sequence(_) => "a list",
+            Kind::Mapping(_) => "a map",
+        }
+    }
+}
+
+/// The tree so far: finished nodes go into the innermost open one.
+#[derive(Default)]
+struct Tree {
+    root: Option<Node>,
+    open: Vec<Open>,
+    anchors: HashMap<usize, (Node, usize)>,
+    nodes: usize,
+}
+
+/// A list or map that is not complete, and the key that waits for its value.
+struct Open {
+    node: Node,
+    anchor: usize,
+    key: Option<Node>,
+    /// How many nodes there were before it.
+    before: usize,
+}
+
+impl Tree {
+    fn take(&mut self, event: Event<'_>, span: &Span) -> Result<(), Broken> {
+        let (line, column) = place(span);
+        let broken = |message: String, help| Broken { line, column, message, help };
+        let node = |kind| Node { line, column, length: length(span), kind };
+        match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                let text_tag = tag.is_some_and(|tag| tag.is_yaml_core_schema() && tag.suffix == "str");
+                let plain = style == ScalarStyle::Plain && !text_tag;
+                let node = node(Kind::Scalar { text: text.into(), plain });
+                self.count(1, &node)?;
+                self.add(node, anchor, 1)
+            }
+            Event::Alias(anchor) => {
+                let Some((node, nodes)) = self.anchors.get(&anchor).cloned() else {
+                    return Err(broken("an alias stands within its own anchor".into(), None));
+                };
+                self.count(
+                    nodes,
+                    &Node { line, column, length: length(span), kind: Kind::Sequence(vec![]) },
+                )?;
+                self.add(node, 0, nodes)
+            }
+            Event::SequenceStart(anchor, _) => self.open(node(Kind::Sequence(Vec::new())), anchor),
+            Event::MappingStart(anchor, _) => self.open(node(Kind::Mapping(Vec::new())), anchor),
+            Event::SequenceEnd | Event::MappingEnd => {
+                let Some(mut open) = self.open.pop() else { return Ok(()) };
+                merge(&mut open.node)?;
+                let nodes = self.nodes - open.before;
+                self.add(open.node, open.anchor, nodes)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn open(&mut self, node: Node, anchor: usize) -> Result<(), Broken> {
+        if self.open.len() == DEPTH_MAX {
+            let message = format!("nested deeper than {DEPTH_MAX} levels");
+            return Err(Broken { line: node.line, column: node.column, message, help: None });
+        }
+        let before = self.nodes;
+        self.count(1, &node)?;
+        self.open.push(Open { node, anchor, key: None, before });
+        Ok(())
+    }
+
+    fn count(&mut self, nodes: usize, at: &Node) -> Result<(), Broken> {
+        self.nodes += nodes;
+        if self.nodes <= NODES_MAX {
+            return Ok(());
+        }
+        let message = format!("more than {NODES_MAX} values, aliases counted where they stand");
+        Err(Broken { line: at.line, column: at.column, message, help: Some("split the file") })
+    }
+
+    fn add(&mut self, node: Node, anchor: usize, nodes: usize) -> Result<(), Broken> {
+        if anchor > 0 {
+            self.anchors.insert(anchor, (node.clone(), nodes));
+        }
+        let Some(open) = self.open.last_mut() else {
+            self.root = Some(node);
+            return Ok(());
+        };
+        match &mut open.node.kind {
+            Kind::Sequence(items) => items.push(node),
+            Kind::Mapping(pairs) => match open.key.take() {
+                None => open.key = Some(node),
+                Some(key) => pairs.push((key, node)),
+            },
+            Kind::Scalar { .. } => unreachable!("only lists and maps are opened"),
+        }
+        Ok(())
+    }
+}
+
+/// Puts what `<<` points to into a map. What stands there itself wins, then what was merged first.
+fn merge(node: &mut Node) -> Result<(), Broken> {
+    let Kind::Mapping(pairs) = &mut node.kind else { return Ok(()) };
+    let is_merge = |key: &Node| matches!(&key.kind, Kind::Scalar { text, plain: true } if **text == *"<<");
+    if !pairs.iter().any(|(key, _)| is_merge(key)) {
+        return Ok(());
+    }
+    let (merges, own): (Vec<_>, Vec<_>) =
+        std::mem::take(pairs).into_iter().partition(|(key, _)| is_merge(key));
+    let mut names: HashSet<Box<str>> =
+        own.iter().filter_map(|(key, _)| key.scalar().map(Into::into)).collect();
+    *pairs = own;
+    for (_, value) in merges {
+        let (line, column) = (value.line, value.column);
+        let maps = match value.kind {
+            Kind::Sequence(items) => items,
+            _ => vec![value],
+        };
+        for map in maps {
+            let Kind::Mapping(merged) = map.kind else {
+                let message = "`<<` takes a map, or a list of maps".into();
+                let help = Some("point it to one: `<<: *name`");
+                return Err(Broken { line, column, message, help });
+            };
+            for (key, value) in merged {
+                if key.scalar().is_none_or(|name| names.insert(name.into())) {
+                    pairs.push((key, value));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Broken {
+    fn from_scan(error: &ScanError) -> Self {
+        let marker = error.marker();
+        let help = match error.info() {
+            info if info.contains("tab") => Some("indent with spaces"),
+            info if info.contains("mapping values are not allowed") => {
+                Some("look at the indentation, and quote texts that hold `: `")
+            }
+            info if info.contains("unknown anchor") => Some("name it with `&` before it is used with `*`"),
+            _ => None,
+        };
+        Self {
+            line: number(marker.line()).max(1),
+            column: number(marker.col() + 1),
+            message: format!("this is no YAML: {}", error.info()),
+            help,
+        }
+    }
+}
+
+fn place(span: &Span) -> (u32, u32) {
+    (number(span.start.line()), number(span.start.col() + 1))
+}
+
+/// A node that goes on over the end of its line is underlined to there.
+fn length(span: &Span) -> u32 {
+    if span.end.line() == span.start.line() { number(span.len()).max(1) } else { u32::MAX }
+}
+
+/// Files are bounded far below 2^32 lines and columns.
+fn number(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,8 @@
+//! Rule files: what they mean, what is wrong with them, and how fast they are found.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+
+#[path = "rules/common.rs"]
+mod common;
+#[path = "rules/matching.rs"]
+mod matching;
