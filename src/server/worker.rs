@@ -21,7 +21,7 @@ use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tonic::{service::Routes, transport::Server};
 use tonic_health::{pb::health_server::HealthServer, server::HealthService};
 
-use super::{Failure, backend::Backend, front::Front, health::Health};
+use super::{Failure, Served, backend::Backend, front::Front, health::Health};
 use crate::{
     clock::SystemClock,
     metrics::Metrics,
@@ -64,6 +64,7 @@ impl Workers {
         service: &Service<SystemClock, Backend>,
         metrics: &Arc<Metrics>,
         health: &Health,
+        limiter: &Arc<Served>,
     ) -> Result<(Self, Dealer), Failure> {
         let threads = settings.threads.get();
         let in_flight = Arc::new(Semaphore::new(settings.in_flight_max.get().min(Semaphore::MAX_PERMITS)));
@@ -75,8 +76,9 @@ impl Workers {
             let front =
                 Front::new(asked.clone(), others(health)?, Arc::clone(&in_flight), Arc::clone(metrics));
             let send_ended = send_ended.clone();
+            let limiter = Arc::clone(limiter);
             let work = move || {
-                let ended = catch_unwind(AssertUnwindSafe(|| work(connections, front)));
+                let ended = catch_unwind(AssertUnwindSafe(|| work(connections, front, &limiter)));
                 let why = match ended {
                     Ok(Ok(())) => format!("thread {number} has drained"),
                     Ok(Err(error)) => format!("thread {number} ended: {error}"),
@@ -121,7 +123,11 @@ fn others(health: &Health) -> Result<Routes, Failure> {
 }
 
 /// One thread's life.
-fn work(connections: mpsc::Receiver<StdTcpStream>, front: Front<Asked>) -> Result<(), String> {
+fn work(
+    connections: mpsc::Receiver<StdTcpStream>,
+    front: Front<Asked>,
+    limiter: &Served,
+) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -134,7 +140,10 @@ fn work(connections: mpsc::Receiver<StdTcpStream>, front: Front<Asked>) -> Resul
     // The end of `incoming` is the sign to drain. That a signal is given at all makes tonic send GOAWAYs then.
     let never = future::pending::<()>();
     runtime
-        .block_on(async { server.serve_with_incoming_shutdown(front, incoming, never).await })
+        .block_on(async {
+            limiter.store().connect_here();
+            server.serve_with_incoming_shutdown(front, incoming, never).await
+        })
         .map_err(|error| error.to_string())
 }
 

@@ -6,7 +6,7 @@
 //! clients are built for the opposite: they queue what is sent while disconnected, replay what was in flight when a
 //! connection broke, and call that resilience. So a fred client lives here exactly as long as its connection. It has no
 //! reconnect policy, one attempt a command, and dies with its socket together with all that was in flight
-//! ([`link`]); connecting again makes a new client, which inherits nothing. One refusal is followed: `NOSCRIPT` proves
+//! (`redis/link.rs`); connecting again makes a new client, which inherits nothing. One refusal is followed: `NOSCRIPT` proves
 //! that nothing ran, so the script is loaded and run again, within the same deadline.
 //!
 //! # A slow Redis is a failed Redis
