@@ -32,9 +32,10 @@
 //! `+ping` and `+info` spare it a line in its log.
 
 mod config;
-mod error;
 mod link;
+mod dial;
 mod tls;
+mod error;
 
 use std::{
     cell::Cell,
@@ -56,6 +57,7 @@ use crate::{
     store::{ShardHealth, Store, StoreError, script},
 };
 use config::Target;
+use dial::Dial;
 use link::{Link, Live};
 
 /// The most spends that wait for an answer of one shard, over all connections of this process, those counted whose
@@ -86,7 +88,7 @@ impl RedisStore {
     pub fn new(config: &RedisConfig) -> Result<Self, RedisConfigError> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let target = Target::parse(config)?;
-        let dial = link::Dial::new(&target, config)?;
+        let dial = Dial::new(&target, config)?;
         let connections = config.connections.get();
         let shard = Shard {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
@@ -175,7 +177,7 @@ struct Shard {
     closing: watch::Sender<()>,
     /// Deals connections to runtimes that own none.
     next: AtomicU64,
-    dial: link::Dial,
+    dial: Dial,
 }
 
 impl Shard {

@@ -28,18 +28,15 @@ use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use fred::{
     clients::Client,
-    interfaces::{ClientLike, LuaInterface},
-    types::{
-        ClusterHash, ConnectHandle, CustomCommand, Resp3Frame, Value,
-        config::{Config, ConnectionConfig, Options, Server, ServerConfig, TcpConfig},
-    },
-    util::static_str,
+    error::ErrorKind,
+    interfaces::ClientLike,
+    types::{ClusterHash, ConnectHandle, CustomCommand, Resp3Frame, Value},
 };
 
 use super::{
     Deadline, Reach, Shard, arguments,
-    config::{Address, RedisConfig, RedisConfigError, Target},
-    error, tls,
+    dial::{load, once},
+    error,
 };
 use crate::store::{StoreError, script};
 
@@ -114,6 +111,11 @@ pub(super) struct Live {
 }
 
 impl Live {
+    pub(super) fn new(client: Client, hash: Bytes) -> Self {
+        let (in_flight, loads, loading) = Default::default();
+        Self { client, hash, in_flight, loads, loading }
+    }
+
     /// To be read before a spend is sent, for [`load_again`](Self::load_again).
     pub(super) fn loads(&self) -> u64 {
         self.loads.load(Ordering::Acquire)
@@ -186,76 +188,6 @@ impl Drop for Place {
     }
 }
 
-/// How to connect.
-#[derive(Debug)]
-pub(super) struct Dial {
-    config: HiddenConfig,
-    connection: ConnectionConfig,
-}
-
-/// fred's own `Debug` of it shows the password.
-struct HiddenConfig(Config);
-
-impl std::fmt::Debug for HiddenConfig {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("(hidden)")
-    }
-}
-
-impl Dial {
-    pub(super) fn new(target: &Target, config: &RedisConfig) -> Result<Self, RedisConfigError> {
-        let server = match &target.address {
-            Address::Tcp { host, port } => {
-                ServerConfig::Centralized { server: Server::new(host.as_str(), *port) }
-            }
-            Address::Unix(path) => ServerConfig::Unix { path: path.clone() },
-        };
-        let fred = Config {
-            // Of the first connection only: an error ends the attempt, and `keep` makes the next one.
-            fail_fast: true,
-            server,
-            username: target.user.clone(),
-            password: target.password.as_ref().map(|password| password.expose().to_owned()),
-            database: target.database,
-            tls: target.tls.as_ref().map(tls::connector).transpose()?.map(Into::into),
-            ..Config::default()
-        };
-        let connection = ConnectionConfig {
-            connection_timeout: config.connect_timeout,
-            internal_command_timeout: config.connect_timeout,
-            max_command_attempts: 1,
-            max_redirections: 0,
-            // Nagle's algorithm would hold a small call back until the last one is acknowledged.
-            tcp: TcpConfig { nodelay: Some(true), ..TcpConfig::default() },
-            ..ConnectionConfig::default()
-        };
-        Ok(Self { config: HiddenConfig(fred), connection })
-    }
-
-    async fn dial(&self, shard: &str) -> Result<(Live, ConnectHandle), StoreError> {
-        let timeout = self.connection.connection_timeout;
-        // No reconnect policy: see the top of `redis.rs`.
-        let client = Client::new(self.config.0.clone(), None, Some(self.connection.clone()), None);
-        let task = client.init().await.map_err(|e| error::from_dial(shard, &e, timeout))?;
-        match load(&client, shard, timeout).await {
-            Ok(hash) => {
-                let live = Live {
-                    client,
-                    hash,
-                    in_flight: Arc::default(),
-                    loads: AtomicU64::new(0),
-                    loading: tokio::sync::Mutex::default(),
-                };
-                Ok((live, task))
-            }
-            Err(why) => {
-                task.abort();
-                Err(why)
-            }
-        }
-    }
-}
-
 /// Keeps the connection of one place up until the store is dropped or this runtime ends.
 pub(super) async fn keep(shard: Arc<Shard>, index: usize) {
     let mut closing = shard.closing.subscribe();
@@ -300,7 +232,7 @@ impl Claimed<'_> {
             tokio::select! {
                 ended = &mut task.0 => {
                     let why = match ended {
-                        Ok(Err(e)) => return error::from_client(address, &e, SILENCE_MAX),
+                        Ok(Err(e)) => return error::from_dial(address, &e, SILENCE_MAX),
                         _ => "the connection was closed",
                     };
                     return unavailable(address, why);
@@ -309,7 +241,7 @@ impl Claimed<'_> {
                     let ping = CustomCommand::new_static("PING", ClusterHash::Random, false);
                     let reply = client.with_options(&once(SILENCE_MAX)).custom_raw(ping, Vec::<Value>::new()).await;
                     // Any reply will do, and "not permitted" is one.
-                    if reply.is_err_and(|e| *e.kind() == fred::error::ErrorKind::Timeout) {
+                    if reply.is_err_and(|e| *e.kind() == ErrorKind::Timeout) {
                         return unavailable(address, "no sign of life, connecting anew");
                     }
                 }
@@ -355,23 +287,6 @@ struct AbortOnDrop(ConnectHandle);
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
-    }
-}
-
-/// Loads the script and returns its hash.
-async fn load(client: &Client, shard: &str, within: Duration) -> Result<Bytes, StoreError> {
-    let loaded = client.with_options(&once(within)).script_load::<Bytes, _>(static_str(script::SPEND)).await;
-    loaded.map_err(|e| error::from_dial(shard, &e, within))
-}
-
-/// One attempt, now or never.
-fn once(within: Duration) -> Options {
-    Options {
-        max_attempts: Some(1),
-        max_redirections: Some(0),
-        timeout: Some(within),
-        fail_fast: true,
-        ..Options::default()
     }
 }
 
