@@ -249,3 +249,6 @@ impl<C: Clock, S: Store> Limiter<C, S> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
