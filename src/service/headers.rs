@@ -142,6 +142,7 @@ mod tests {
             replaces: [].into(),
             metric: 0,
             metadata: None,
+            by_route: false,
             per: [].into(),
             key_name: None,
             at: ("rules.yaml".into(), 1),
