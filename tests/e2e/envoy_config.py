@@ -58,7 +58,8 @@ def rate_limit_filter(domain):
 ASK_ANOTHER = {
     "retry_on": "connect-failure,refused-stream",
     "num_retries": 3,
-    "retry_back_off": {"base_interval": "0.001s", "max_interval": "0.01s"},
+    # The longest pause is also the time that Envoy gives each try.
+    "retry_back_off": {"base_interval": "0.001s", "max_interval": ANSWER_WITHIN},
     "retry_host_predicate": [
         {
             "name": "envoy.retry_host_predicates.previous_hosts",
@@ -134,10 +135,25 @@ def listener(name, where, filters, routes):
 
 
 def limited_routes(routes):
+    """Envoy reads `hits_addend` and `apply_on_stream_done` only in the filter's configuration of a route, and the
+    actions alone in the route itself; the tests use either where it may stand."""
     return [
-        {"match": {"prefix": prefix}, "route": {"cluster": "backend", "rate_limits": limits}}
+        {
+            "match": {"prefix": prefix},
+            "route": {"cluster": "backend", "rate_limits": [] if costs(limits) else limits},
+            "typed_per_filter_config": {
+                "envoy.filters.http.ratelimit": {
+                    "@type": f"{RATE_LIMIT_FILTER}PerRoute",
+                    "rate_limits": limits if costs(limits) else [],
+                }
+            },
+        }
         for prefix, limits in routes
     ]
+
+
+def costs(limits):
+    return any("hits_addend" in one for one in limits)
 
 
 def upstream_route():

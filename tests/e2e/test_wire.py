@@ -8,7 +8,6 @@ import grpc
 import pytest
 from envoy.extensions.common.ratelimit.v3 import ratelimit_pb2  # noqa: F401 - fills the descriptor pool
 from envoy.service.ratelimit.v3 import rls_pb2
-from envoy.type.v3 import ratelimit_unit_pb2
 from google.protobuf import descriptor_pb2, descriptor_pool
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
@@ -173,7 +172,7 @@ def test_large_hits_neither_wrap_nor_fail(channel, user, hits):
 
 @pytest.mark.parametrize("unit", SECONDS)
 def test_an_override_brings_its_own_limit(channel, user, unit):
-    number = ratelimit_unit_pb2.RateLimitUnit.Value(unit)
+    number = Unit.Value(unit)  # the two enumerations agree
     # No rule for this one: the override is all there is.
     (status,) = ask(channel, "wire", descriptor(brought=user, limit=(7, number), hits=7)).statuses
     assert status.code == OK and status.limit_remaining == 0
@@ -182,7 +181,7 @@ def test_an_override_brings_its_own_limit(channel, user, unit):
 
 
 def test_an_override_replaces_the_numbers_and_shares_the_counter(channel, user):
-    hour = ratelimit_unit_pb2.HOUR
+    hour = Unit.HOUR
     assert ask(channel, "wire", descriptor(user=user, hits=4)).statuses[0].limit_remaining == 6
     more = ask(channel, "wire", descriptor(user=user, limit=(20, hour)))
     assert more.statuses[0].limit_remaining == 15 and more.statuses[0].current_limit.requests_per_unit == 20
@@ -240,8 +239,11 @@ OURS = [
     "envoy.config.core.v3.HeaderValue",
 ]
 
-# What the release of xds-protos does not know yet: in Envoy's API since 1.38.
-NEWER = {"envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.is_negative_hits": 4}
+# What the release of xds-protos does not know yet, though the Envoy of these tests does.
+NEWER = {
+    "envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.is_negative_hits": 4,
+    "envoy.type.v3.RateLimitUnit.WEEK": 7,
+}
 
 
 def test_reflection_lists_the_services(tollgate):
@@ -296,7 +298,7 @@ def compare(ours, envoys):
 
 
 def values(enum):
-    return {value.name: value.number for value in enum.values}
+    return {v.name: v.number for v in enum.values if NEWER.get(f"{enum.full_name}.{v.name}") != v.number}
 
 
 def v1_channel(channel):
