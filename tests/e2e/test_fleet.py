@@ -108,7 +108,8 @@ class ConfigMap(RenameOver):
             (self.rules / "e2e.yaml").symlink_to(pathlib.Path("..data") / "e2e.yaml")
 
 
-SWAPS = 6
+SWAPS = 20
+BETWEEN = 60  # requests
 
 
 @pytest.mark.parametrize("change", [RenameOver, ConfigMap, WriteInPlace])
@@ -122,6 +123,8 @@ def test_rules_change_under_load_without_one_error(folder, change, say):
             for name in ["new", "old"] * (SWAPS // 2):
                 directory.put(rules_text(name))
                 wait_until(f"{name} rules in force", lambda: policy(probe) == POLICIES[name], 15)
+                seen = load.seen.total()
+                wait_until("requests under these rules", lambda: load.seen.total() > seen + BETWEEN)
             # A mistake changes nothing, and the next good edit is taken.
             directory.put("domain: e2e\ndescriptors: [{ key: user, rate_limit: { unit: fortnight } }]\n")
             wait_until("the mistake is told", lambda: "fortnight" in tollgate.output(), 15)
