@@ -75,6 +75,8 @@ pub struct Rules {
     pub dir: PathBuf,
     /// Whether names that begin with a dot are passed over.
     pub ignore_dotfiles: bool,
+    /// How often the files are looked at without an event.
+    pub poll: Duration,
     /// Whether several files may name one domain.
     pub merge_domains: bool,
 }
@@ -267,6 +269,7 @@ fn rules(read: &Reader<'_>, compat: bool) -> Result<Rules, SettingsError> {
         dir,
         // The reference reads such files unless told otherwise; nobody ever wanted an editor's swap file as rules.
         ignore_dotfiles: read.opt("RUNTIME_IGNOREDOTFILES", values::boolean)?.unwrap_or(!compat),
+        poll: read.one("RULES_POLL", values::poll)?,
         merge_domains: read.one("MERGE_DOMAIN_CONFIG", values::boolean)?,
     })
 }

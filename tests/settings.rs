@@ -74,6 +74,7 @@ fn cases() -> Vec<Case> {
         case("RUNTIME_APPDIRECTORY", "/r/config", ("limits", "/r/limits"), None, dir),
         case("RUNTIME_IGNOREDOTFILES", "true", ("0", "false"), ("maybe", "`true` or `false`"), |s| d(s.rules.ignore_dotfiles)),
         case("RUNTIME_WATCH_ROOT", "-", ("false", "-"), ("no", "`true` or `false`"), |_| "-".into()),
+        case("RULES_POLL", "5s", ("100ms", "100ms"), ("99ms", "at least 100ms"), |s| d(s.rules.poll)),
         case("MERGE_DOMAIN_CONFIG", "false", ("TRUE", "true"), ("yes", "`true` or `false`"), |s| d(s.rules.merge_domains)),
         case("TOLLGATE_COMPAT", "false", ("reference", "true"), ("true", "`none` or `reference`"), |s| d(s.compat)),
         case("GRPC_HOST", "0.0.0.0:8081", ("::1", "[::1]:8081"), ("example.org", "IP address"), |s| s.listen.grpc.to_string()),

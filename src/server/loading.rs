@@ -40,8 +40,9 @@ pub(super) fn start(
     let loader = Loader { limiter, metrics };
     let first = loader.clone();
     let dir = Dir::new(&settings.rules.dir);
+    let options = watch::Options { poll: settings.rules.poll, ..watch::Options::default() };
     let First { rules, watching } =
-        watch::rules(dir, settings.dialect(), watch::Options::default(), move |change| loader.take(change))
+        watch::rules(dir, settings.dialect(), options, move |change| loader.take(change))
             .map_err(|error| Failure::machine(format!("no thread to watch the rules: {error}")))?;
     first.take(rules);
     Ok(watching)

@@ -138,6 +138,8 @@ const TABLE: &[Row] = &[
         "pass over names that begin with a dot: swap files, and a ConfigMap's own links"),
     switch(Rules, "RUNTIME_WATCH_ROOT", "runtime-watch-root", Text("true"),
         "accepted for the reference's sake; a switched link and files changed in place are both watched always"),
+    text(Rules, "RULES_POLL", "rules-poll", "DURATION", Text("5s"),
+        "how often the files are looked at without an event: network disks tell of no change"),
     switch(Rules, "MERGE_DOMAIN_CONFIG", "merge-domain-config", Text("false"),
         "let several files name one domain; off, since two teams that use one name rarely mean to"),
     text(Rules, "TOLLGATE_COMPAT", "compat", "none|reference", Text("none"),

@@ -20,6 +20,9 @@ pub type Want = String;
 /// The longest duration of a setting, a day: whoever writes more has mistaken the unit.
 const DURATION_MAX: Duration = Duration::from_secs(86_400);
 
+/// The shortest time between two looks at the rule files, since each reads all of them.
+const POLL_MIN: Duration = Duration::from_millis(100);
+
 /// The most threads: beyond it a typing error is likelier than such a machine.
 const THREADS_MAX: usize = 1024;
 
@@ -82,6 +85,17 @@ pub fn duration(text: &str) -> Result<Duration, Want> {
 pub fn positive_duration(text: &str) -> Result<Duration, Want> {
     match duration(text)? {
         Duration::ZERO => Err("it must be longer than 0".to_owned()),
+        duration => Ok(duration),
+    }
+}
+
+/// How often to look at files: as [`duration`], at least [`POLL_MIN`].
+///
+/// # Errors
+/// As [`duration`], and when it is shorter.
+pub fn poll(text: &str) -> Result<Duration, Want> {
+    match duration(text)? {
+        often if often < POLL_MIN => Err("it must be at least 100ms: each look reads all files".to_owned()),
         duration => Ok(duration),
     }
 }
