@@ -6,7 +6,7 @@
 //! | `check DIR` | 0 clean, 1 mistakes |
 //! | `explain DIR DOMAIN ...` | 0 explained, 1 mistakes in the rules |
 //! | `call ADDR DOMAIN ...` | 0 allowed, 1 refused, 2 no answer |
-//! | `schema` | 0 |
+//! | `schema`, `completions SHELL` | 0 |
 //! | a wrong flag, setting or path | 64, one line on stderr |
 //!
 //! What was asked for goes to stdout, and what is wrong to stderr. A reader who goes away (`| head`) ends a command
@@ -23,6 +23,7 @@ mod call;
 use std::{ffi::OsString, process::ExitCode};
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap_complete::Shell;
 
 use crate::{
     rules::SCHEMA,
@@ -63,6 +64,11 @@ enum Command {
     Call(Box<call::CallArgs>),
     /// Print the JSON Schema of rule files, for editors
     Schema,
+    /// Print completions for a shell: source <(tollgate completions bash)
+    Completions {
+        /// For which one
+        shell: Shell,
+    },
 }
 
 /// Why a command ends with another code than 0, in one line.
@@ -113,6 +119,12 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }),
         Command::Schema => print(|terminal| {
             terminal.line(SCHEMA.trim_end());
+            Ok(0)
+        }),
+        Command::Completions { shell } => print(|terminal| {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "tollgate", &mut script);
+            terminal.line(String::from_utf8_lossy(&script).trim_end());
             Ok(0)
         }),
     }

@@ -51,7 +51,7 @@ const PARTS: &[Part] = &[
 
     // 5: composition.
     part(5, "server",          "http hyper hyper_util socket2 tokio tokio_stream tonic tonic_health tonic_reflection tower tracing"),
-    part(5, "cli",             "bytes clap http prost prost_types serde serde_json tokio tonic"),
+    part(5, "cli",             "bytes clap clap_complete http prost prost_types serde serde_json tokio tonic"),
     part(5, "main",            "tollgate"),
     part(5, "lib",             ""),
 ];
