@@ -89,7 +89,7 @@ fn word(status: &DescriptorStatus) -> &'static str {
     }
 }
 
-/// `3 of 10 a second left, whole again in 700 ms`
+/// `3 left, limit 10 a second (name), whole again in 700 ms`. A bucket may hold more than the limit's number.
 fn limit(status: &DescriptorStatus) -> String {
     let left = status.limit_remaining;
     let Some(limit) = &status.current_limit else {
@@ -102,22 +102,22 @@ fn limit(status: &DescriptorStatus) -> String {
         Some(span) if !span.is_zero() => format!(", whole again in {}", human(span)),
         _ => String::new(),
     };
-    format!("{left} left of {requests_per_unit} a {unit}{name}{whole}")
+    format!("{left} left, limit {requests_per_unit} {unit}{name}{whole}")
 }
 
 fn span(of: &prost_types::Duration) -> Duration {
     Duration::try_from(*of).unwrap_or_default()
 }
 
-fn unit(unit: Unit) -> &'static str {
+pub(super) fn unit(unit: Unit) -> &'static str {
     match unit {
-        Unit::Unknown => "unknown unit",
-        Unit::Second => "second",
-        Unit::Minute => "minute",
-        Unit::Hour => "hour",
-        Unit::Day => "day",
-        Unit::Month => "month",
-        Unit::Year => "year",
-        Unit::Week => "week",
+        Unit::Unknown => "an unknown unit",
+        Unit::Second => "a second",
+        Unit::Minute => "a minute",
+        Unit::Hour => "an hour",
+        Unit::Day => "a day",
+        Unit::Month => "a month",
+        Unit::Year => "a year",
+        Unit::Week => "a week",
     }
 }

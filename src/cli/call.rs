@@ -1,10 +1,10 @@
 //! `tollgate call`: one real request to a running service, answered in words.
 
-use std::{error::Error, io, time::Duration};
+use std::{error::Error, io, net::Ipv6Addr, time::Duration};
 
 use clap::Args;
 use tonic::{
-    Code, Request, Status,
+    Code, Request, Status, TimeoutExpired,
     transport::{Channel, Endpoint},
 };
 
@@ -108,10 +108,8 @@ async fn once(
     request.set_timeout(args.timeout);
     match tokio::time::timeout(args.timeout, client.should_rate_limit(request)).await {
         Ok(Ok(response)) => Ok(response.into_inner()),
-        Ok(Err(status)) if status.code() != Code::DeadlineExceeded => Err(failed(&at, &status)),
-        Ok(Err(_)) | Err(_) => {
-            Err(format!("{at} accepted the call and gave no answer within {}", human(args.timeout)))
-        }
+        Ok(Err(status)) if !timed_out(&status) => Err(failed(&at, &status)),
+        Ok(Err(_)) | Err(_) => Err(format!("{at} gave no answer within {}", human(args.timeout))),
     }
 }
 
@@ -126,6 +124,12 @@ fn unreachable(at: &str, why: &(dyn Error + 'static)) -> String {
         }
         _ => format!("cannot connect to {at}: {}", root(why)),
     }
+}
+
+/// By the service's clock, or by ours.
+fn timed_out(status: &Status) -> bool {
+    let ours = status.source().is_some_and(|why| chain(why).any(|why| why.is::<TimeoutExpired>()));
+    ours || status.code() == Code::DeadlineExceeded
 }
 
 fn failed(at: &str, status: &Status) -> String {
@@ -164,12 +168,12 @@ fn endpoint(text: &str) -> Result<Endpoint, String> {
         return Err("only http:// is available yet, no TLS".into());
     }
     let bare = bare.trim_end_matches('/');
-    // What follows the last colon is a port, unless that colon stands inside of an IPv6 address.
-    let has_port = bare.rsplit_once(':').is_some_and(|(host, _)| !host.contains(':') || host.ends_with(']'));
-    let with_port = match (has_port, bare.contains(':') && !bare.starts_with('[')) {
-        (true, _) => bare.to_owned(),
-        (false, true) => format!("[{bare}]:{GRPC_PORT}"),
-        (false, false) => format!("{bare}:{GRPC_PORT}"),
+    let with_port = if bare.parse::<Ipv6Addr>().is_ok() {
+        format!("[{bare}]:{GRPC_PORT}")
+    } else if bare.ends_with(']') || !bare.contains(':') {
+        format!("{bare}:{GRPC_PORT}")
+    } else {
+        bare.to_owned()
     };
     let wrong = || format!("write it as HOST:PORT, such as 127.0.0.1:{GRPC_PORT}");
     let endpoint = Endpoint::from_shared(format!("http://{with_port}")).map_err(|_| wrong())?;
@@ -198,7 +202,7 @@ mod tests {
         ] {
             assert_eq!(endpoint(text).map(|endpoint| authority(&endpoint)), Ok(at.into()), "{text}");
         }
-        for text in ["", ":9", "a b", "https://a:1", "a:x", "a:0", "a:99999", "a:1/path"] {
+        for text in ["", ":9", "a b", "https://a:1", "a:x", "a:0", "a:99999", "a:1/path", "a:b:c:d", "[::1"] {
             assert!(endpoint(text).is_err(), "{text}");
         }
     }

@@ -21,7 +21,7 @@ use crate::{
     limiter::{self, Limiter, Planned, Question},
     metrics::Metrics,
     proto::envoy::service::ratelimit::v3::RateLimitResponse,
-    rules::{Domain, FailureMode, Found, Rule, Step},
+    rules::{Domain, FailureMode, Found, Rule, Step, Unit},
     service::{Deadline, Service, wire},
     settings::Settings,
     store::memory::MemoryStore,
@@ -164,7 +164,7 @@ impl<'r> Explained<'r> {
                 show_charge(terminal, planned);
             }
             for (rule, why) in &way.uncharged {
-                terminal.line(format!("  rule  {}  {}, {why}", place(rule), rule.policy));
+                terminal.line(format!("  rule  {}: {why}  {}", rule.policy, place(rule)));
             }
             if let Some(why) = way.free {
                 terminal.line(format!("  {why}"));
@@ -199,43 +199,48 @@ fn show_steps(terminal: &mut Terminal, steps: &[Step]) {
         .iter()
         .map(|step| [step.tried.clone(), if step.matched { "matches" } else { "no match" }.into()])
         .collect();
-    for (step, [tried, result]) in steps.iter().zip(columns(&rows)) {
+    for (index, (step, [tried, result])) in steps.iter().zip(columns(&rows)).enumerate() {
+        let label = if index == 0 { "tried" } else { "" };
         let at = step.at.as_ref().map(|(file, line)| format!("  {file}:{line}")).unwrap_or_default();
-        let line = format!("  tried {tried}  {result}{at}");
+        let line = format!("  {label:6}{tried}  {result}{at}");
         let line = line.trim_end();
         terminal.line(if step.matched { line.to_owned() } else { terminal.paint().faint(line) });
     }
 }
 
 fn show_charge(terminal: &mut Terminal, planned: &Planned<'_>) {
-    let limit = words(&planned.charge.limit);
-    let limit = match (planned.rule, planned.overridden) {
-        (Some(rule), false) => format!("{}  {}: {limit}", place(rule), rule.policy),
+    let limit = terminal.paint().strong(words(&planned.charge.limit));
+    terminal.line(match (planned.rule, planned.overridden) {
+        (Some(rule), false) => format!("  rule  {}: {limit}  {}", rule.policy, place(rule)),
         (Some(rule), true) => {
-            format!("{}  {}: {limit}, brought along instead of its own", place(rule), rule.policy)
+            format!("  rule  {}: {limit}, brought along instead of its own  {}", rule.policy, place(rule))
         }
-        (None, _) => format!("none: {limit}, brought along"),
-    };
-    let paint = terminal.paint();
-    terminal.line(format!("  rule  {}", paint.strong(limit)));
+        (None, _) => format!("  rule  none: {limit}, brought along"),
+    });
     terminal.line(format!("  key   {}", planned.charge.key));
-    for mode in modes(planned) {
-        terminal.line(format!("  mode  {mode}"));
+    let modes = modes(planned);
+    if !modes.is_empty() {
+        terminal.line(format!("  mode  {}", modes.join("; ")));
     }
 }
 
-/// `50 in 1 s, at most 100 at once (token_bucket)`
+/// `50 a second, at most 100 at once (token_bucket)`
 fn words(limit: &Limit) -> String {
     let algorithm = limit.algorithm().as_str();
     if limit.requests() == 0 {
         return format!("blocked ({algorithm})");
     }
-    let window = human(Duration::from_micros(limit.window_us()));
+    let unit = Unit::ALL.into_iter().find(|unit| unit.window_us() == limit.window_us());
+    let window = match unit {
+        // `Unit` has the numbers of the wire.
+        Some(unit) => answer::unit((unit as i32).try_into().unwrap_or_default()).to_owned(),
+        None => format!("in {}", human(Duration::from_micros(limit.window_us()))),
+    };
     let burst = match limit.burst() {
         burst if burst == limit.requests() => String::new(),
         burst => format!(", at most {burst} at once"),
     };
-    format!("{} in {window}{burst} ({algorithm})", limit.requests())
+    format!("{} {window}{burst} ({algorithm})", limit.requests())
 }
 
 /// What is not as it mostly is.

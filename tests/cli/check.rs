@@ -5,7 +5,7 @@ use std::path::Path;
 use tempfile::TempDir;
 
 use super::{API, SHOP, rules};
-use crate::support::tollgate::{Ended, command, ended, run};
+use crate::tollgate::{Ended, command, ended, run};
 
 #[test]
 fn check_counts_what_good_rules_hold() {

@@ -2,8 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
-#[path = "../support/mod.rs"]
-mod support;
+#[path = "../support/tollgate.rs"]
+mod tollgate;
 
 mod check;
 mod explain;
@@ -16,15 +16,15 @@ use std::{
 };
 
 use serde_json::Value;
-use support::tollgate::{command, ended, run};
 use tempfile::TempDir;
+use tollgate::{command, ended, run};
 
 const SHOP: &str = "\
 domain: shop
 descriptors:
   - key: user
     value: banned
-    rate_limit: {unit: second, requests_per_unit: 0}
+    rate_limit: {unit: day, requests_per_unit: 0, algorithm: token_bucket}
   - key: user
     rate_limit: {name: a-user, unit: day, requests_per_unit: 3, algorithm: token_bucket, mode: enforce}
   - key: path
@@ -121,8 +121,8 @@ fn colours_are_for_terminals_that_want_them() {
 
 #[test]
 fn a_reader_who_went_away_ends_a_command_quietly() {
-    let dir = rules(&[("shop.yaml", SHOP)]);
-    for args in [&["schema"][..], &["check", path(&dir)], &["explain", path(&dir), "shop", "user=ann"]] {
+    let dir = rules(&[("api.yaml", API)]);
+    for args in [&["schema"][..], &["check", path(&dir)], &["explain", path(&dir), "api", "tenant=ann"]] {
         let (reader, writer) = pipe().unwrap();
         drop(reader);
         let mut command = command();
