@@ -5,7 +5,7 @@
 //! | `PORT` | `/healthcheck` | 200 `OK` or 500, as in the reference |
 //! | | `/ready` | the same status; the body tells the state of the rules and of each shard |
 //! | | `/metrics` | OpenMetrics |
-//! | | `/json` | the RPC in protobuf's JSON, see [`json`]: 200 OK, 429 over the limit, 400 bad body, 503 no answer |
+//! | | `/json` | the RPC in protobuf's JSON, see `admin::json`: 200 OK, 429 over the limit, 400 bad body, 503 no answer |
 //! | `DEBUG_PORT` | `/rlconfig` | one line for each limit in force, as in the reference |
 //! | | `/rules` | the same as JSON, with revision and version |
 //! | | `/` | what there is |

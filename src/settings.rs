@@ -1,6 +1,6 @@
 //! Settings: from flags and the environment to values that nothing downstream has to doubt.
 //!
-//! Every setting is one row of [`table`]: its variable, its flag, its default and why it has that default. The command
+//! Every setting is one row of [`table()`]: its variable, its flag, its default and why it has that default. The command
 //! line, its help, the README and the parser below all read the same rows, so they cannot tell different stories.
 //!
 //! - Where envoyproxy/ratelimit has a variable for something, ours has that name and reads the same texts (Go's

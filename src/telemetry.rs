@@ -75,7 +75,10 @@ fn targets(level: Level) -> Targets {
 fn log_panics() {
     panic::set_hook(Box::new(|info| {
         let place = info.location().map(ToString::to_string).unwrap_or_default();
-        let why = info.payload_as_str().unwrap_or("(no words)");
+        let payload = info.payload();
+        let words = payload.downcast_ref::<&str>().copied();
+        let why =
+            words.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("(no words)");
         tracing::error!(place, "a defect: {why}");
     }));
 }

@@ -89,7 +89,7 @@ pub fn positive_duration(text: &str) -> Result<Duration, Want> {
     }
 }
 
-/// How often to look at files: as [`duration`], at least [`POLL_MIN`].
+/// How often to look at files: as [`duration`], at least `POLL_MIN`.
 ///
 /// # Errors
 /// As [`duration`], and when it is shorter.
