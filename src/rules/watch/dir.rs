@@ -23,7 +23,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::plan::Plan;
+use super::plan::{Plan, is_rule};
 
 /// Rule files in one directory; a file is a domain or more, and a thousand domains is a large company.
 pub const FILES_MAX: usize = 10_000;
@@ -177,14 +177,17 @@ impl Walk<'_> {
         let unreadable = |why| DirError::Unreadable { path: real.to_owned(), why };
         let mut inside = BTreeSet::new();
         for entry in real.read_dir().map_err(unreadable)? {
-            let name = entry.map_err(unreadable)?.file_name();
-            if !name.as_encoded_bytes().starts_with(b".") {
+            let entry = entry.map_err(unreadable)?;
+            let name = entry.file_name();
+            let plain = entry.file_type().is_ok_and(|of| of.is_file());
+            let skip = name.as_encoded_bytes().starts_with(b".") || (plain && !is_rule(Path::new(&name)));
+            if !skip {
                 inside.insert(name);
             }
         }
         for name in inside {
             let path = real.join(&name);
-            let is_rule = path.extension().is_some_and(|e| e == "yaml" || e == "yml");
+            let is_rule = is_rule(&path);
             let Some(target) = self.plan.trace(real, Path::new(&name)) else {
                 // A link to nothing. Where it should be a rule file, reading it will say so.
                 if is_rule {

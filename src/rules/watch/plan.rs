@@ -5,7 +5,8 @@
 //! or that a `ROOT` above the rules was pointed at another release, one must watch every folder that holds a link on
 //! the way, and the folder at its end. A [`Plan`] is the list of these folders, made while the way is walked.
 //!
-//! Folders outside the rules, such as `/tmp` above them, may be busy with other things; there only some names matter.
+//! Folders may be busy with other things: `/tmp` above the rules, or a log that someone writes beside them. So of a
+//! folder outside only some names matter, and of one with rules in it a write to a file that is no rule does not.
 //!
 //! A watch belongs to an inode, not to a path. A folder that was renamed away and replaced leaves a watch that will
 //! never speak again, under a path that looks right. So a plan remembers inodes, and when anything in it differs all
@@ -36,19 +37,16 @@ pub struct Plan(BTreeMap<PathBuf, Folder>);
 struct Folder {
     /// Device and inode; `None` where the folder has just vanished.
     id: Option<(u64, u64)>,
-    names: Names,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Names {
-    All,
-    These(BTreeSet<OsString>),
+    /// Rules are in it: any name may come to matter, as a folder or a link.
+    whole: bool,
+    /// What matters in any case: links on the way, files that rules name, what is missing.
+    names: BTreeSet<OsString>,
 }
 
 impl Plan {
-    /// Adds a folder in which every name matters.
+    /// Adds a folder that holds rules.
     pub(super) fn whole(&mut self, folder: &Path) {
-        self.folder(folder).names = Names::All;
+        self.folder(folder).whole = true;
     }
 
     /// Walks a path from a folder that has no links in it, adds each folder where the way could turn, and returns where
@@ -72,7 +70,8 @@ impl Plan {
                 return None;
             };
             if !found.is_symlink() {
-                if todo.is_empty() && !found.is_dir() {
+                let known = is_rule(&next) && self.0.get(&real).is_some_and(|folder| folder.whole);
+                if todo.is_empty() && !found.is_dir() && !known {
                     self.name(&real, &step);
                 }
                 real = next;
@@ -120,7 +119,7 @@ impl Plan {
 
     /// What an event means for the rules.
     fn concern(&self, event: &Event) -> Concern {
-        match event.kind {
+        let content = match event.kind {
             // Reading opens files, which is an event too: our own reading must not wake us.
             EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write) => {
                 return Concern::Nothing;
@@ -130,41 +129,44 @@ impl Plan {
             {
                 return Concern::Anew;
             }
-            _ => {}
-        }
+            EventKind::Access(_) | EventKind::Modify(ModifyKind::Data(_)) => true,
+            _ => false,
+        };
         // Without a path it tells that events were lost.
-        if event.paths.is_empty() || event.paths.iter().any(|path| self.knows(path)) {
+        if event.paths.is_empty() || event.paths.iter().any(|path| self.knows(path, content)) {
             Concern::Look
         } else {
             Concern::Nothing
         }
     }
 
-    fn knows(&self, path: &Path) -> bool {
-        let folder = path.parent().and_then(|parent| self.0.get(parent));
-        match folder.map(|folder| &folder.names) {
-            Some(Names::All) => true,
-            Some(Names::These(names)) => path.file_name().is_some_and(|name| names.contains(name)),
-            None => false,
-        }
+    /// `content`: the bytes of a file have changed, and no name.
+    fn knows(&self, path: &Path, content: bool) -> bool {
+        let Some(folder) = path.parent().and_then(|parent| self.0.get(parent)) else { return false };
+        let named = path.file_name().is_some_and(|name| folder.names.contains(name));
+        named || (folder.whole && (!content || is_rule(path)))
     }
 
     fn name(&mut self, folder: &Path, name: &OsStr) {
-        if let Names::These(names) = &mut self.folder(folder).names {
-            names.insert(name.to_owned());
-        }
+        self.folder(folder).names.insert(name.to_owned());
     }
 
     fn folder(&mut self, path: &Path) -> &mut Folder {
         if !self.0.contains_key(path) {
             let id = path.metadata().ok().map(|found| (found.dev(), found.ino()));
-            self.0.insert(path.to_owned(), Folder { id, names: Names::These(BTreeSet::new()) });
+            self.0.insert(path.to_owned(), Folder { id, whole: false, names: BTreeSet::new() });
         }
         self.0.get_mut(path).expect("it was just put in")
     }
 }
 
+/// Whether a file is one of rules, by its name.
+pub(super) fn is_rule(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
+}
+
 /// What an event asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Concern {
     Nothing,
     Look,
@@ -185,4 +187,63 @@ fn steps(path: &Path) -> Vec<OsString> {
     let mut steps: Vec<_> = path.components().filter_map(step).collect();
     steps.reverse();
     steps
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use notify::event::{CreateKind, DataChange, MetadataKind, RemoveKind, RenameMode};
+
+    use super::*;
+
+    #[test]
+    fn an_event_matters_where_rules_could_have_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().canonicalize().unwrap();
+        let (rules, release) = (at.join("rules"), at.join("release"));
+        fs::create_dir(&release).unwrap();
+        symlink("release", &rules).unwrap();
+        for name in ["a.yaml", "tenants.csv", "some.log"] {
+            fs::write(release.join(name), "").unwrap();
+        }
+        let mut plan = Plan::default();
+        assert_eq!(plan.trace(Path::new("/"), &rules), Some(release.clone()));
+        plan.whole(&release);
+        for name in ["a.yaml", "tenants.csv"] {
+            plan.trace(Path::new("/"), &rules.join(name));
+        }
+        assert!(plan.0.keys().eq([&at, &release]), "{plan:?}");
+
+        let write = EventKind::Modify(ModifyKind::Data(DataChange::Any));
+        let closed = EventKind::Access(AccessKind::Close(AccessMode::Write));
+        let opened = EventKind::Access(AccessKind::Open(AccessMode::Any));
+        let created = EventKind::Create(CreateKind::Any);
+        let removed = EventKind::Remove(RemoveKind::Any);
+        let renamed = EventKind::Modify(ModifyKind::Name(RenameMode::To));
+        let touched = EventKind::Modify(ModifyKind::Metadata(MetadataKind::Any));
+        use Concern::{Anew, Look, Nothing};
+        for (kind, path, wanted) in [
+            (write, "release/a.yaml", Look),
+            (write, "release/new.yml", Look),
+            (closed, "release/a.yaml", Look),
+            (opened, "release/a.yaml", Nothing),
+            (write, "release/tenants.csv", Look),
+            (write, "release/some.log", Nothing),
+            (closed, "release/some.log", Nothing),
+            (touched, "release/folder", Look),
+            (created, "release/folder", Look),
+            (renamed, "release/..data", Look),
+            (removed, "release/a.yaml", Look),
+            (removed, "release", Anew),
+            (renamed, "release", Anew),
+            (renamed, "rules", Look),
+            (created, "other", Nothing),
+            (write, "other/a.yaml", Nothing),
+        ] {
+            let event = Event::new(kind).add_path(at.join(path));
+            assert_eq!(plan.concern(&event), wanted, "{kind:?} {path}");
+        }
+        assert_eq!(plan.concern(&Event::new(EventKind::Other)), Look, "lost events");
+    }
 }
