@@ -73,8 +73,6 @@ pub struct Settings {
 pub struct Rules {
     /// The directory of the rule files. Any part of the path may be a symbolic link that is switched later.
     pub dir: PathBuf,
-    /// Whether names that begin with a dot are passed over.
-    pub ignore_dotfiles: bool,
     /// How often the files are looked at without an event.
     pub poll: Duration,
     /// Whether several files may name one domain.
@@ -228,7 +226,7 @@ impl Settings {
         let read = Reader(raw);
         let compat = read.one("TOLLGATE_COMPAT", values::compat)?;
         Ok(Self {
-            rules: rules(&read, compat)?,
+            rules: rules(&read)?,
             listen: listen(&read)?,
             backend: backend(&read)?,
             store: Store {
@@ -254,9 +252,11 @@ impl Settings {
 }
 
 /// The reference keeps rules in ROOT/SUBDIRECTORY/APPDIRECTORY. Who sets none of the first two gets `rules/`.
-fn rules(read: &Reader<'_>, compat: bool) -> Result<Rules, SettingsError> {
+fn rules(read: &Reader<'_>) -> Result<Rules, SettingsError> {
     // Accepted and not needed: both kinds of change are watched, whatever it says.
     read.one("RUNTIME_WATCH_ROOT", values::boolean)?;
+    // The reference reads such files unless told otherwise; nobody ever wanted an editor's swap file as rules.
+    read.one("RUNTIME_IGNOREDOTFILES", values::boolean)?;
     let (root, below) = (read.given("RUNTIME_ROOT"), read.given("RUNTIME_SUBDIRECTORY"));
     let dir = match read.given("TOLLGATE_RULES") {
         Some(dir) => PathBuf::from(dir),
@@ -267,8 +267,6 @@ fn rules(read: &Reader<'_>, compat: bool) -> Result<Rules, SettingsError> {
     };
     Ok(Rules {
         dir,
-        // The reference reads such files unless told otherwise; nobody ever wanted an editor's swap file as rules.
-        ignore_dotfiles: read.opt("RUNTIME_IGNOREDOTFILES", values::boolean)?.unwrap_or(!compat),
         poll: read.one("RULES_POLL", values::poll)?,
         merge_domains: read.one("MERGE_DOMAIN_CONFIG", values::boolean)?,
     })

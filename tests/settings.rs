@@ -72,7 +72,7 @@ fn cases() -> Vec<Case> {
         case("RUNTIME_ROOT", "rules", ("/data", "/data/config"), None, dir),
         case("RUNTIME_SUBDIRECTORY", "/r/config", ("ratelimit", "/r/ratelimit/config"), None, dir),
         case("RUNTIME_APPDIRECTORY", "/r/config", ("limits", "/r/limits"), None, dir),
-        case("RUNTIME_IGNOREDOTFILES", "true", ("0", "false"), ("maybe", "`true` or `false`"), |s| d(s.rules.ignore_dotfiles)),
+        case("RUNTIME_IGNOREDOTFILES", "-", ("0", "-"), ("maybe", "`true` or `false`"), |_| "-".into()),
         case("RUNTIME_WATCH_ROOT", "-", ("false", "-"), ("no", "`true` or `false`"), |_| "-".into()),
         case("RULES_POLL", "5s", ("100ms", "100ms"), ("99ms", "at least 100ms"), |s| d(s.rules.poll)),
         case("MERGE_DOMAIN_CONFIG", "false", ("TRUE", "true"), ("yes", "`true` or `false`"), |s| d(s.rules.merge_domains)),

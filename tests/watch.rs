@@ -19,9 +19,10 @@ use std::{
 
 use tempfile::TempDir;
 use tollgate::rules::{
-    Files,
+    Compiled, Dialect, Files,
     watch::{
-        DEPTH_MAX, Dir, DirError, FILES_MAX, FOLDERS_MAX, Failure, First, Options, Reading, Watching, watch,
+        self, DEPTH_MAX, Dir, DirError, FILES_MAX, FOLDERS_MAX, Failure, First, Options, Reading, Watching,
+        watch,
     },
 };
 
@@ -234,6 +235,30 @@ fn a_bad_edit_keeps_the_last_good_rules_until_it_is_mended() {
         rules.until("a.yaml=one");
         assert_eq!(rules.watching.status().last_error, None);
     });
+}
+
+#[test]
+fn real_rules_are_swapped_whole_and_mistakes_are_told_with_their_place() {
+    let one =
+        "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: {unit: hour, requests_per_unit: 5}\n";
+    let dir = dir(&[("shop.yaml", one)]);
+    let (send, changes) = channel();
+    let deliver =
+        move |change: Result<Compiled, _>| send.send(change.map(|it| it.rules.counts().limits)).unwrap();
+    let First { rules, watching } =
+        watch::rules(Dir::new(dir.path()), Dialect::default(), events(), deliver).unwrap();
+    assert_eq!(rules.unwrap().rules.counts().limits, 1);
+
+    replace(dir.path(), "shop.yaml", &one.replace("hour", "fortnight"));
+    let why = changes.recv_timeout(DEADLINE).unwrap().unwrap_err().to_string();
+    assert!(why.contains("shop.yaml:4:"), "{why}");
+    assert_eq!(watching.status().last_error, Some(why));
+
+    let two = one.replace("domain: shop", "domain: other");
+    replace(dir.path(), "other.yaml", &two);
+    replace(dir.path(), "shop.yaml", one);
+    while !matches!(changes.recv_timeout(DEADLINE).unwrap(), Ok(2)) {}
+    assert_eq!(watching.status().last_error, None);
 }
 
 #[test]
