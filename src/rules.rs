@@ -10,6 +10,7 @@ mod terms;
 mod fields;
 mod metadata;
 mod scalar;
+mod words;
 mod yaml;
 pub mod mistake;
 
@@ -31,7 +32,7 @@ pub use compile::compile;
 pub use explain::Step;
 pub use found::Found;
 pub use mistake::{Level, Mistake, Mistakes};
-pub use reference::{DESCRIPTORS_DEEP_MAX, LIMITS_FILE_MAX};
+pub use reference::DESCRIPTORS_DEEP_MAX;
 pub use tenants::TENANT_MAX;
 pub use yaml::{DEPTH_MAX, FILE_MAX, NODES_MAX};
 

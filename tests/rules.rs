@@ -6,3 +6,5 @@
 mod common;
 #[path = "rules/matching.rs"]
 mod matching;
+#[path = "rules/tiers.rs"]
+mod tiers;

@@ -97,7 +97,7 @@ impl Draft {
     }
 
     fn add_file(&mut self, files: &impl Files, file: &Arc<str>, text: &str) {
-        let document = match yaml::read(text, self.dialect.compat) {
+        let document = match yaml::read(text, self.dialect.compat, yaml::BOUNDS) {
             Ok(document) => document,
             Err(broken) => {
                 let line = yaml::line(text, broken.line);
@@ -119,7 +119,14 @@ impl Draft {
             reader.mistake_of_file("the file is empty", "a rule file names at least a `domain`");
             return;
         };
-        let tiered = is_tiered(&root);
+        let tiered = match form_of(&root) {
+            (true, Some(of_tiers)) => {
+                let message = "descriptors and tiers in one file";
+                reader.mistake_help(of_tiers, message, "give the tiers a file, and a domain, of their own");
+                return;
+            }
+            (descriptors, of_tiers) => !descriptors && of_tiers.is_some(),
+        };
         let grammar = if tiered { &tiered::FILE } else { &reference::FILE };
         let Some(fields) = reader.fields(&root, grammar) else { return };
         let Some(name) = domain_name(&mut reader, &fields) else { return };
@@ -199,12 +206,13 @@ impl Draft {
     }
 }
 
-/// The form is told by its fields.
-fn is_tiered(root: &Node) -> bool {
-    const TELLING: [&str; 6] = ["tiers", "tenant", "default_tier", "tenants", "tenants_from", "route"];
-    let Kind::Mapping(pairs) = &root.kind else { return false };
-    let has = |name: &str| pairs.iter().any(|(key, _)| key.scalar() == Some(name));
-    !has("descriptors") && TELLING.into_iter().any(has)
+/// The form is told by its fields: whether there are descriptors, and the first field that only tiers have.
+fn form_of(root: &Node) -> (bool, Option<&Node>) {
+    const OF_TIERS: [&str; 6] = ["tiers", "tenant", "default_tier", "tenants", "tenants_from", "route"];
+    let Kind::Mapping(pairs) = &root.kind else { return (false, None) };
+    let names = || pairs.iter().filter_map(|(key, _)| Some((key, key.scalar()?)));
+    let descriptors = names().any(|(_, name)| name == "descriptors");
+    (descriptors, names().find(|(_, name)| OF_TIERS.contains(name)).map(|(key, _)| key))
 }
 
 fn domain_name<'n>(reader: &mut Reader<'_>, fields: &Fields<'n>) -> Option<&'n str> {

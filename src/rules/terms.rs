@@ -2,8 +2,9 @@
 
 use super::{
     FailureMode, Unit,
-    fields::{Fields, Reader, list_of, nearest},
+    fields::{Fields, Reader},
     mistake::quote,
+    words::{list_of, nearest},
     yaml::Node,
 };
 use crate::limit::{Algorithm, Limit, LimitError, OnRefusal, Role, WINDOW_MAX_US};

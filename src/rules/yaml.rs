@@ -78,10 +78,20 @@ pub(super) struct Broken {
     pub(super) help: Option<&'static str>,
 }
 
+/// How much of a file is read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    pub(super) nodes: usize,
+    pub(super) depth: usize,
+}
+
+/// The bounds that hold outside tests.
+pub(super) const BOUNDS: Bounds = Bounds { nodes: NODES_MAX, depth: DEPTH_MAX };
+
 /// Reads the first document. `only_first` does not even look at what follows it, as the reference does.
-pub(super) fn read(text: &str, only_first: bool) -> Result<Document, Broken> {
+pub(super) fn read(text: &str, only_first: bool, bounds: Bounds) -> Result<Document, Broken> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut tree = Tree::default();
+    let mut tree = Tree { root: None, open: Vec::new(), anchors: HashMap::new(), nodes: 0, bounds };
     let mut documents = 0;
     let mut second = None;
     let mut parser = Parser::new_from_str(text);
@@ -133,12 +143,12 @@ impl Node {
 }
 
 /// The tree so far: finished nodes go into the innermost open one.
-#[derive(Default)]
 struct Tree {
     root: Option<Node>,
     open: Vec<Open>,
     anchors: HashMap<usize, (Node, usize)>,
     nodes: usize,
+    bounds: Bounds,
 }
 
 /// A list or map that is not complete, and the key that waits for its value.
@@ -186,8 +196,8 @@ impl Tree {
     }
 
     fn open(&mut self, node: Node, anchor: usize) -> Result<(), Broken> {
-        if self.open.len() == DEPTH_MAX {
-            let message = format!("nested deeper than {DEPTH_MAX} levels");
+        if self.open.len() == self.bounds.depth {
+            let message = format!("nested deeper than {} levels", self.bounds.depth);
             return Err(Broken { line: node.line, column: node.column, message, help: None });
         }
         let before = self.nodes;
@@ -198,10 +208,10 @@ impl Tree {
 
     fn count(&mut self, nodes: usize, at: &Node) -> Result<(), Broken> {
         self.nodes += nodes;
-        if self.nodes <= NODES_MAX {
+        if self.nodes <= self.bounds.nodes {
             return Ok(());
         }
-        let message = format!("more than {NODES_MAX} values, aliases counted where they stand");
+        let message = format!("more than {} values, aliases counted where they stand", self.bounds.nodes);
         Err(Broken { line: at.line, column: at.column, message, help: Some("split the file") })
     }
 
@@ -291,4 +301,80 @@ fn length(span: &Span) -> u32 {
 /// Files are bounded far below 2^32 lines and columns.
 fn number(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fits(text: &str, nodes: usize, depth: usize) -> bool {
+        read(text, false, Bounds { nodes, depth }).is_ok()
+    }
+
+    #[test]
+    fn bounds_hold_on_both_sides_of_their_edges() {
+        assert!(fits("[[[a]]]", 4, 3) && !fits("[[[a]]]", 4, 2) && !fits("[[[a]]]", 3, 3));
+        // Six nodes as written (the map, two names, the list and its two items), and the list again by the alias.
+        let aliased = "{a: &x [1, 2], b: *x}";
+        assert!(fits(aliased, 9, 9) && !fits(aliased, 8, 9));
+    }
+
+    #[test]
+    fn aliases_of_aliases_do_not_fill_the_memory() {
+        let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+        for n in 1..100 {
+            let aliases = vec![format!("*a{}", n - 1); 10].join(", ");
+            text += &format!("a{n}: &a{n} [{aliases}]\n");
+        }
+        let broken = read(&text, false, Bounds { nodes: 100_000, depth: 9 }).unwrap_err();
+        assert_eq!((broken.line, broken.column > 1), (5, true), "{}", broken.message);
+    }
+
+    #[test]
+    fn what_stands_in_a_map_wins_over_what_is_merged_and_the_first_merge_over_later_ones() {
+        let text = "a: &a {x: 1, y: 1}\nb: &b {y: 2, z: 2}\nc: {<<: [*a, *b], x: 3}\nd: {<<: *b}";
+        let Some(Node { kind: Kind::Mapping(pairs), .. }) = read(text, false, BOUNDS).unwrap().root else {
+            panic!("a map")
+        };
+        let shown = |node: &Node| {
+            let Kind::Mapping(pairs) = &node.kind else { panic!("a map") };
+            let pairs: Vec<String> = pairs
+                .iter()
+                .map(|(key, value)| format!("{}{}", key.scalar().unwrap(), value.scalar().unwrap()))
+                .collect();
+            pairs.join(" ")
+        };
+        assert_eq!((shown(&pairs[2].1), shown(&pairs[3].1)), ("x3 y1 z2".to_owned(), "y2 z2".to_owned()));
+    }
+
+    #[test]
+    fn places_count_lines_and_characters_as_editors_do() {
+        for (text, line, column) in [
+            ("\u{feff}a: [b, c]", 1, 8),
+            ("a:\r\n- é: x\r\n  ü: [b, c]", 3, 10),
+            ("# x\n\n\na: {b: {c: [d, e]}}", 4, 16),
+        ] {
+            let root = read(text, false, BOUNDS).unwrap().root.unwrap();
+            let mut last = &root;
+            loop {
+                last = match &last.kind {
+                    Kind::Scalar { .. } => break,
+                    Kind::Sequence(items) => items.last().unwrap(),
+                    Kind::Mapping(pairs) => &pairs.last().unwrap().1,
+                };
+            }
+            assert_eq!((last.line, last.column, last.length), (line, column, 1), "{text:?}");
+            assert!(super::line(text, line).ends_with(']') || text.ends_with('}'), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn quotes_blocks_and_tags_make_texts() {
+        let text = "[5, '5', \"5\", !!str 5, !!int 5]";
+        let Some(Node { kind: Kind::Sequence(items), .. }) = read(text, false, BOUNDS).unwrap().root else {
+            panic!("a list")
+        };
+        let plain = |node: &Node| matches!(node.kind, Kind::Scalar { plain: true, .. });
+        assert_eq!(items.iter().map(plain).collect::<Vec<_>>(), [true, false, false, false, true]);
+    }
 }

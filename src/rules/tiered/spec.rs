@@ -1,14 +1,12 @@
 //! One limit of the tiered form as written, before tiers and tenants are laid over each other.
 
-use super::{
-    super::{
-        fields::{Fields, Reader},
-        mistake::quote,
-        terms::{self, Numbers, Terms},
-        yaml::{Kind, Node},
-    },
-    Algorithm, Limit,
+use super::super::{
+    fields::{Fields, Reader},
+    mistake::quote,
+    terms::{self, Numbers, Terms},
+    yaml::{Kind, Node},
 };
+use crate::limit::{Algorithm, Limit};
 
 /// The most entries of `per`.
 const PER_MAX: usize = 8;

@@ -1,0 +1,431 @@
+//! Reading a file of the tiered form.
+//!
+//! Tiers are read first, as written, and compiled; then tenants, those with limits of their own laid over their tier as
+//! it was written; then the csv file, which knows names of tiers only.
+
+use std::{collections::HashMap, ops::Range, sync::Arc};
+
+use super::{
+    super::{
+        RULES_MAX, Rule, Written,
+        fields::{Fields, Grammar, Named, Reader},
+        labels::Labels,
+        mistake::quote,
+        table::{Table, TableBuilder},
+        tenants::Csv,
+        terms::{self, Mode},
+        words::{list_of, nearest},
+        yaml::{Kind, Node},
+    },
+    LIMIT, Profile, TENANT, TIER, Tiers,
+    spec::Spec,
+};
+
+/// The longest name of a further limit, in bytes: it stands in keys.
+const FURTHER_NAME_MAX: usize = 64;
+
+/// Reads a file. `read` gets a file that it names.
+pub(in crate::rules) fn read(
+    reader: &mut Reader<'_>,
+    fields: &Fields<'_>,
+    domain: &str,
+    labels: &mut Labels,
+    read: impl FnMut(&str) -> std::io::Result<Vec<u8>>,
+) -> Option<Tiers> {
+    let mut entry_name = |field: &str| {
+        let name = reader.text(fields.get(field)?, &format!("`{field}`"))?;
+        (!name.is_empty()).then_some(name)
+    };
+    let (tenant, route) = (entry_name("tenant"), entry_name("route"));
+    if tenant.is_none() {
+        let help = "write `tenant:` and the key of the entry that names the caller";
+        reader.mistake_help(fields.get("tenant").unwrap_or(fields.at), "tiers need to know the tenant", help);
+    }
+    let mut form =
+        Form { reader, labels, domain, tiers: Vec::new(), profiles: Vec::new(), rules: Vec::new() };
+    form.read_tiers(fields, route.is_some());
+    let default = form.default_tier(fields);
+    let mut used = vec![false; form.tiers.len()];
+    if let Some(default) = default {
+        used[default] = true;
+    }
+    let mut table = TableBuilder::default();
+    let mut in_rules = TableBuilder::default();
+    form.read_tenants(fields, tenant.unwrap_or("tenant"), default, &mut used, &mut table, &mut in_rules);
+    let in_rules = in_rules.build().0;
+    let (tenants, csv) = form.read_csv(fields, &in_rules, &mut used, table, read);
+    form.warn_of_unused(&used);
+    Some(Tiers {
+        tenant: tenant?.as_bytes().into(),
+        route: route.map(|route| route.as_bytes().into()),
+        default: number(default?),
+        tiers: form.tiers.len(),
+        tenants,
+        in_rules,
+        file: form.reader.file.clone(),
+        csv,
+        profiles: form.profiles,
+        rules: form.rules,
+    })
+}
+
+/// A file in the making.
+struct Form<'a, 'f, 'n> {
+    reader: &'a mut Reader<'f>,
+    labels: &'a mut Labels,
+    domain: &'a str,
+    tiers: Vec<Tier<'n>>,
+    /// In step with `tiers`, then those of tenants.
+    profiles: Vec<Profile>,
+    rules: Vec<Rule>,
+}
+
+/// A tier as written, which tenants change.
+struct Tier<'n> {
+    named: Named<'n>,
+    limits: Limits<'n>,
+}
+
+/// The limits of a tier or a tenant, as written.
+struct Limits<'n> {
+    main: Spec<'n>,
+    routes: Vec<(Named<'n>, Spec<'n>)>,
+    further: Vec<(Named<'n>, Spec<'n>)>,
+}
+
+impl<'n> Form<'_, '_, 'n> {
+    fn read_tiers(&mut self, fields: &Fields<'n>, has_route: bool) {
+        let node = fields.get("tiers").filter(|node| !self.reader.is_null(node));
+        let Some(node) = node else {
+            let help = "write `tiers:` and under it a name and a rate: `free: {rate: 10/s}`";
+            self.reader.mistake_help(fields.get("tiers").unwrap_or(fields.at), "there are no tiers", help);
+            return;
+        };
+        for named in self.reader.names(node, "tiers") {
+            let Some(fields) = self.reader.fields(named.value, &TIER) else { continue };
+            if let (Some(key), false) = (fields.key("routes"), has_route) {
+                let help = "write `route:` at the top, and the key of the entry that names the route";
+                self.reader.mistake_help(key, "`routes` need to know the route's entry", help);
+            }
+            let limits = self.limits(&fields, named, &TIER);
+            self.tiers.push(Tier { named, limits });
+            self.add_tier();
+        }
+    }
+
+    /// Limits as written.
+    fn limits(&mut self, fields: &Fields<'n>, of: Named<'n>, grammar: &Grammar) -> Limits<'n> {
+        let main = Spec::read(self.reader, fields, of.key);
+        let mut routes = Vec::new();
+        if let Some(node) = fields.get("routes") {
+            for route in self.reader.names(node, "routes") {
+                let Some(fields) = self.reader.fields(route.value, &LIMIT) else { continue };
+                routes.push((route, Spec::read(self.reader, &fields, route.key)));
+            }
+        }
+        let mut further: Vec<(Named<'n>, Spec<'n>)> = Vec::new();
+        for other in &fields.others {
+            if !is_limit(other.value) {
+                self.reader.unknown(other.key, other.name, grammar);
+                continue;
+            }
+            if let Some((first, _)) = further.iter().find(|(known, _)| known.name == other.name) {
+                let (file, line) = (self.reader.file.clone(), first.key.line);
+                let message = format!("`{}` stands twice in one map", quote(other.name));
+                self.reader.twice(other.key, message, (&file, line), "keep one of them, or rename one");
+            }
+            if other.name.len() > FURTHER_NAME_MAX {
+                self.reader
+                    .mistake(other.key, format!("a limit's name is at most {FURTHER_NAME_MAX} bytes long"));
+            }
+            let Some(fields) = self.reader.fields(other.value, &LIMIT) else { continue };
+            further.push((*other, Spec::read(self.reader, &fields, other.key)));
+        }
+        Limits { main, routes, further }
+    }
+
+    /// Compiles the last tier.
+    fn add_tier(&mut self) {
+        let Some(tier) = self.tiers.last() else { return };
+        let name = tier.named.name;
+        let terms = tier.limits.main.terms;
+        let first = self.rules.len();
+        let main = tier.limits.main.clone();
+        let routes: Vec<(&str, Spec<'n>)> = tier
+            .limits
+            .routes
+            .iter()
+            .map(|(route, spec)| (route.name, spec.clone().terms_or(terms)))
+            .collect();
+        let further: Vec<(&str, Spec<'n>)> = tier
+            .limits
+            .further
+            .iter()
+            .map(|(limit, spec)| (limit.name, spec.clone().terms_or(terms)))
+            .collect();
+        let at = (self.reader.file.clone(), tier.named.key.line);
+        self.too_many(&further, tier.named.key);
+        self.add_rule(&main, name, What::Main);
+        let routes = self.add_routes(name, &routes);
+        let further = self.add_further(name, &further);
+        let own = first..self.rules.len();
+        let title: Box<str> = name.into();
+        self.profiles.push(Profile {
+            tier: title.clone(),
+            title,
+            at,
+            main: first,
+            further,
+            routes,
+            base: None,
+            own,
+        });
+    }
+
+    fn too_many(&mut self, further: &[(&str, Spec<'n>)], at: &Node) {
+        if further.len() >= RULES_MAX {
+            let message = format!("more than {} limits for one request", RULES_MAX);
+            self.reader.mistake(at, message);
+        }
+    }
+
+    fn add_routes(&mut self, tier: &str, routes: &[(&str, Spec<'n>)]) -> Table {
+        let mut table = TableBuilder::default();
+        for (name, spec) in routes {
+            let fits = table.push(name.as_bytes(), number(self.rules.len()));
+            assert!(fits, "a file is far smaller than a table may be");
+            self.add_rule(spec, tier, What::Route(name));
+        }
+        table.build().0
+    }
+
+    fn add_further(&mut self, tier: &str, further: &[(&str, Spec<'n>)]) -> Range<usize> {
+        let first = self.rules.len();
+        for (name, spec) in further {
+            self.add_rule(spec, tier, What::Further(name));
+        }
+        first..self.rules.len()
+    }
+
+    /// Adds a rule; one that is unlimited where there was a mistake, so that the numbers of rules hold.
+    fn add_rule(&mut self, spec: &Spec<'n>, tier: &str, what: What<'_>) {
+        let limit = spec.limit(self.reader);
+        let label = match what {
+            What::Main => tier.to_owned(),
+            What::Route(route) => format!("{tier}.{route}"),
+            What::Further(further) => format!("{tier}:{further}"),
+        };
+        let mode = spec.terms.mode.unwrap_or(Mode::Enforce);
+        let requests = spec.requests();
+        self.rules.push(Rule {
+            limit,
+            name: spec.name.map(Into::into),
+            policy: terms::policy_name(spec.name.unwrap_or(&label)),
+            shown: (requests, terms::unit_of(limit.map_or(0, |limit| limit.window_us()))),
+            role: mode.role(),
+            on_refusal: mode.on_refusal(),
+            on_store_failure: spec.terms.on_store_failure.unwrap_or(self.reader.dialect.on_store_failure),
+            headers: spec.terms.headers.unwrap_or(true),
+            replaces: Box::default(),
+            metric: self.labels.get(self.domain, &label),
+            metadata: None,
+            by_route: matches!(what, What::Route(_)),
+            per: spec.per.iter().flatten().map(|name| name.as_bytes().into()).collect(),
+            key_name: match what {
+                What::Further(name) => Some(name.into()),
+                What::Main | What::Route(_) => None,
+            },
+            at: (self.reader.file.clone(), spec.at.line),
+            written: Written { requests, shadow: mode != Mode::Enforce, quota: false },
+        });
+    }
+
+    fn default_tier(&mut self, fields: &Fields<'n>) -> Option<usize> {
+        let node = fields.get("default_tier").filter(|node| !self.reader.is_null(node));
+        let Some(node) = node else {
+            let help = format!("write `default_tier:` and one of {}", list_of(&self.tier_names()));
+            let message = "there is no `default_tier`, for tenants that nobody named";
+            self.reader.mistake_help(fields.get("default_tier").unwrap_or(fields.at), message, help);
+            return None;
+        };
+        self.tier(node)
+    }
+
+    /// The tier that a node names.
+    fn tier(&mut self, node: &Node) -> Option<usize> {
+        let name = self.reader.text(node, "a tier")?;
+        let found = self.tiers.iter().position(|tier| tier.named.name == name);
+        if found.is_none() {
+            let help = tier_help(name, self.tier_names().into_iter());
+            self.reader.mistake_help(node, format!("no tier is called `{}`", quote(name)), help);
+        }
+        found
+    }
+
+    fn tier_names(&self) -> Vec<&'n str> {
+        self.tiers.iter().map(|tier| tier.named.name).collect()
+    }
+
+    fn read_tenants(
+        &mut self,
+        fields: &Fields<'n>,
+        entry: &str,
+        default: Option<usize>,
+        used: &mut [bool],
+        table: &mut TableBuilder,
+        in_rules: &mut TableBuilder,
+    ) {
+        let Some(node) = fields.get("tenants") else { return };
+        for named in self.reader.names(node, "tenants") {
+            let Some(fields) = self.reader.fields(named.value, &TENANT) else { continue };
+            let tier = match fields.get("tier") {
+                Some(node) => self.tier(node),
+                None => default,
+            };
+            let Some(tier) = tier else { continue };
+            used[tier] = true;
+            let limits = self.limits(&fields, named, &TENANT);
+            let profile = if limits.is_empty() { tier } else { self.add_tenant(named, entry, tier, limits) };
+            let fits = table.push(named.name.as_bytes(), number(profile))
+                && in_rules.push(named.name.as_bytes(), named.key.line);
+            assert!(fits, "a file is far smaller than a table may be");
+        }
+    }
+
+    /// Compiles a tenant with limits of his own: his tier, changed.
+    fn add_tenant(&mut self, named: Named<'n>, entry: &str, tier: usize, own: Limits<'n>) -> usize {
+        let base = &self.tiers[tier];
+        let (name, terms) = (base.named.name, own.main.terms.or(base.limits.main.terms));
+        let over = |list: &[(Named<'n>, Spec<'n>)], named: &Named<'n>, spec: Spec<'n>| {
+            let base = list.iter().find(|(known, _)| known.name == named.name);
+            let spec = match base {
+                Some((_, base)) => spec.over(base),
+                None => spec,
+            };
+            (named.name, spec.terms_or(terms))
+        };
+        let has_main = !own.main.is_empty();
+        let main = own.main.over(&base.limits.main);
+        let routes: Vec<_> =
+            own.routes.into_iter().map(|(named, spec)| over(&base.limits.routes, &named, spec)).collect();
+        let mut further: Vec<_> =
+            own.further.into_iter().map(|(named, spec)| over(&base.limits.further, &named, spec)).collect();
+        if !further.is_empty() {
+            // They stand side by side, so those of the tier come along.
+            let taken: Vec<&str> = further.iter().map(|(name, _)| *name).collect();
+            let rest = base.limits.further.iter().filter(|(named, _)| !taken.contains(&named.name));
+            further.extend(
+                rest.map(|(named, spec)| (named.name, spec.clone().terms_or(base.limits.main.terms))),
+            );
+        }
+        self.too_many(&further, named.key);
+        let first = self.rules.len();
+        if has_main {
+            self.add_rule(&main, name, What::Main);
+        }
+        let routes = self.add_routes(name, &routes);
+        let of_tier = &self.profiles[tier];
+        let main = if has_main { first } else { of_tier.main };
+        let further =
+            if further.is_empty() { of_tier.further.clone() } else { self.add_further(name, &further) };
+        self.profiles.push(Profile {
+            tier: name.into(),
+            title: format!("{entry}_{}", named.name).into(),
+            at: (self.reader.file.clone(), named.key.line),
+            main,
+            further,
+            routes,
+            base: Some(number(tier)),
+            own: first..self.rules.len(),
+        });
+        self.profiles.len() - 1
+    }
+
+    fn read_csv(
+        &mut self,
+        fields: &Fields<'n>,
+        in_rules: &Table,
+        used: &mut [bool],
+        mut table: TableBuilder,
+        mut read: impl FnMut(&str) -> std::io::Result<Vec<u8>>,
+    ) -> (Table, Option<Arc<str>>) {
+        let node = fields.get("tenants_from").filter(|node| !self.reader.is_null(node));
+        let name = node.and_then(|node| self.reader.text(node, "`tenants_from`"));
+        let (Some(node), Some(name)) = (node, name) else { return (table.build().0, None) };
+        let file: Arc<str> = beside(&self.reader.file, name).into();
+        let text = match read(&file) {
+            Ok(text) => text,
+            Err(error) => {
+                let message = format!("`{file}` cannot be read: {error}");
+                self.reader.mistake_help(node, message, "the path begins at the folder of this file");
+                return (table.build().0, None);
+            }
+        };
+        let tiers: HashMap<&str, u32> = self.tier_names().into_iter().zip(0..).collect();
+        let named = |tenant: &[u8]| in_rules.get(tenant).is_some();
+        let before = table.len();
+        let csv = Csv::read(&file, &text, &tiers, named, &mut table, self.reader.mistakes());
+        for row in before..table.len() {
+            used[table.number(row) as usize] = true;
+        }
+        // Names from the rules are in the table once, and those were left out of the file: both rows are of the file.
+        let (tenants, twice) = table.build();
+        for twice in twice {
+            let (name, first, second) =
+                (table.name(twice.second), twice.first - before, twice.second - before);
+            csv.twice(name, first, second, self.reader.mistakes());
+        }
+        (tenants, Some(file))
+    }
+
+    fn warn_of_unused(&mut self, used: &[bool]) {
+        for (tier, used) in self.tiers.iter().zip(used) {
+            if !used {
+                let message = format!("no tenant has the tier `{}`", quote(tier.named.name));
+                self.reader.warn(tier.named.key, message, "give it to one, or take it out");
+            }
+        }
+    }
+}
+
+/// What a rule of a tier is for.
+#[derive(Clone, Copy)]
+enum What<'a> {
+    Main,
+    Route(&'a str),
+    Further(&'a str),
+}
+
+impl Limits<'_> {
+    fn is_empty(&self) -> bool {
+        self.main.is_empty() && self.routes.is_empty() && self.further.is_empty()
+    }
+}
+
+/// A name of the user's own is a further limit when it holds one.
+fn is_limit(node: &Node) -> bool {
+    let Kind::Mapping(pairs) = &node.kind else { return false };
+    pairs.iter().any(|(key, _)| matches!(key.scalar(), Some("rate" | "unlimited")))
+}
+
+/// How to mend the name of a tier.
+pub(in crate::rules) fn tier_help<'n>(name: &str, tiers: impl Iterator<Item = &'n str>) -> String {
+    let mut names: Vec<&str> = tiers.collect();
+    names.sort_unstable();
+    match nearest(name, &names) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("the tiers are {}", list_of(&names)),
+    }
+}
+
+/// A path that begins at the folder of a file.
+fn beside(file: &str, path: &str) -> String {
+    match file.rsplit_once('/') {
+        Some((folder, _)) if !path.starts_with('/') => format!("{folder}/{path}"),
+        _ => path.to_owned(),
+    }
+}
+
+fn number(n: usize) -> u32 {
+    u32::try_from(n).expect("files are bounded to fewer nodes than that")
+}
