@@ -8,3 +8,5 @@ mod common;
 mod matching;
 #[path = "rules/tiers.rs"]
 mod tiers;
+#[path = "rules/mistakes.rs"]
+mod mistakes;

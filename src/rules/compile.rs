@@ -102,10 +102,7 @@ impl Draft {
             Err(broken) => {
                 let line = yaml::line(text, broken.line);
                 let mistake = Mistake::of_file(file, broken.message).at(broken.line, broken.column, 1, line);
-                self.mistakes.push(match broken.help {
-                    Some(help) => mistake.help(help),
-                    None => mistake,
-                });
+                self.mistakes.push(mistake.help(broken.help));
                 return;
             }
         };
@@ -113,7 +110,7 @@ impl Draft {
         let mut reader = Reader::new(file, text, dialect, &mut self.mistakes, &mut self.warnings);
         if let Some((line, column)) = document.second {
             let at = Node { line, column, length: u32::MAX, kind: Kind::Sequence(Vec::new()) };
-            reader.mistake_help(&at, "a second document in one file", "give it a file of its own");
+            reader.mistake(&at, "a second document in one file", "give it a file of its own");
         }
         let Some(root) = document.root.filter(|root| !reader.is_null(root)) else {
             reader.mistake_of_file("the file is empty", "a rule file names at least a `domain`");
@@ -122,7 +119,7 @@ impl Draft {
         let tiered = match form_of(&root) {
             (true, Some(of_tiers)) => {
                 let message = "descriptors and tiers in one file";
-                reader.mistake_help(of_tiers, message, "give the tiers a file, and a domain, of their own");
+                reader.mistake(of_tiers, message, "give the tiers a file, and a domain, of their own");
                 return;
             }
             (descriptors, of_tiers) => !descriptors && of_tiers.is_some(),
@@ -223,7 +220,7 @@ fn domain_name<'n>(reader: &mut Reader<'_>, fields: &Fields<'n>) -> Option<&'n s
         && node.is_none_or(|node| node.scalar().is_some_and(str::is_empty) || reader.is_null(node))
     {
         let help = "write `domain:` and the domain that Envoy asks for";
-        reader.mistake_help(node.unwrap_or(fields.at), "a rule file names a domain", help);
+        reader.mistake(node.unwrap_or(fields.at), "a rule file names a domain", help);
     }
     name
 }

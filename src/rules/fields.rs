@@ -112,25 +112,20 @@ impl<'f> Reader<'f> {
         Self { file: file.clone(), dialect, text, mistakes, warnings }
     }
 
-    /// Notes a mistake at a node.
-    pub(super) fn mistake(&mut self, at: &Node, message: impl Into<String>) {
-        self.tell(Level::Error, at, message.into(), None, None);
-    }
-
-    /// Notes a mistake and how to mend it.
-    pub(super) fn mistake_help(&mut self, at: &Node, message: impl Into<String>, help: impl Into<String>) {
-        self.tell(Level::Error, at, message.into(), None, Some(help.into()));
+    /// Notes a mistake at a node, and how to mend it.
+    pub(super) fn mistake(&mut self, at: &Node, message: impl Into<String>, help: impl Into<String>) {
+        self.tell(Level::Error, at, message.into(), None, help.into());
     }
 
     /// Notes something that stands twice; `first` is where it stood before, and in which file.
     pub(super) fn twice(&mut self, at: &Node, message: impl Into<String>, first: (&str, u32), help: &str) {
         let note = format!("the first stands in {}:{}", first.0, first.1);
-        self.tell(Level::Error, at, message.into(), Some(note), Some(help.into()));
+        self.tell(Level::Error, at, message.into(), Some(note), help.into());
     }
 
     /// Notes what is legal and perhaps not meant.
     pub(super) fn warn(&mut self, at: &Node, message: impl Into<String>, help: impl Into<String>) {
-        self.tell(Level::Warning, at, message.into(), None, Some(help.into()));
+        self.tell(Level::Warning, at, message.into(), None, help.into());
     }
 
     /// A mistake about the file as a whole.
@@ -143,12 +138,13 @@ impl<'f> Reader<'f> {
         self.mistakes
     }
 
-    fn tell(&mut self, level: Level, at: &Node, message: String, note: Option<String>, help: Option<String>) {
+    fn tell(&mut self, level: Level, at: &Node, message: String, note: Option<String>, help: String) {
         let list = if level == Level::Error { &mut self.mistakes } else { &mut self.warnings };
         list.push_with(|| {
             let line = yaml::line(self.text, at.line);
-            let mut mistake = Mistake::of_file(&self.file, message).at(at.line, at.column, at.length, line);
-            (mistake.level, mistake.note, mistake.help) = (level, note, help);
+            let mistake = Mistake::of_file(&self.file, message).help(help);
+            let mut mistake = mistake.at(at.line, at.column, at.length, line);
+            (mistake.level, mistake.note) = (level, note);
             mistake
         });
     }
@@ -161,7 +157,7 @@ impl<'f> Reader<'f> {
     pub(super) fn fields<'n>(&mut self, node: &'n Node, grammar: &Grammar) -> Option<Fields<'n>> {
         let Kind::Mapping(pairs) = &node.kind else {
             let fields = list_of(grammar.known);
-            self.mistake_help(
+            self.mistake(
                 node,
                 format!("{} is a map, and this is {}", grammar.of, node.kind_name()),
                 format!("its fields are {fields}"),
@@ -174,7 +170,7 @@ impl<'f> Reader<'f> {
             if let Some(known) = grammar.known.iter().find(|known| **known == name) {
                 self.add(&mut fields, Field { name: known, key, value });
             } else if grammar.later.contains(&name) {
-                self.mistake_help(
+                self.mistake(
                     key,
                     format!("`{name}` is not available yet"),
                     "take it out; nothing that is written here is ignored silently",
@@ -215,13 +211,14 @@ impl<'f> Reader<'f> {
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("the fields of {} are {}", grammar.of, list_of(grammar.known)),
         };
-        self.mistake_help(key, format!("{} has no field `{}`", grammar.of, quote(name)), help);
+        self.mistake(key, format!("{} has no field `{}`", grammar.of, quote(name)), help);
     }
 
     /// The name of a field: a text, also by YAML's own reading (`config-key-that-is-a-boolean`).
     fn field_name<'n>(&mut self, key: &'n Node) -> Option<&'n str> {
         let Kind::Scalar { text, plain } = &key.kind else {
-            self.mistake(key, format!("the name of a field is a text, and this is {}", key.kind_name()));
+            let message = format!("the name of a field is a text, and this is {}", key.kind_name());
+            self.mistake(key, message, "write `name: value`");
             return None;
         };
         let reads = match scalar::read(text) {
@@ -231,7 +228,8 @@ impl<'f> Reader<'f> {
             Reads::Bool(_) => "a boolean",
             Reads::Whole(_) | Reads::Other(_) => "a number",
         };
-        self.mistake(key, format!("the name of a field is a text, and `{}` reads as {reads}", quote(text)));
+        let message = format!("the name of a field is a text, and `{}` reads as {reads}", quote(text));
+        self.mistake(key, message, "write the name of a field");
         None
     }
 
@@ -241,7 +239,12 @@ impl<'f> Reader<'f> {
             Kind::Mapping(pairs) => pairs,
             _ if self.is_null(node) => return Vec::new(),
             _ => {
-                self.mistake(node, format!("`{of}` is a map of names, and this is {}", node.kind_name()));
+                let message = format!("`{of}` is a map of names, and this is {}", node.kind_name());
+                self.mistake(
+                    node,
+                    message,
+                    format!("write `{of}:` and under it `name: {{...}}`, a line for each"),
+                );
                 return Vec::new();
             }
         };
@@ -274,7 +277,7 @@ impl<'f> Reader<'f> {
             _ if self.is_null(node) => &[],
             _ => {
                 let message = format!("`{of}` is a list, and this is {}", node.kind_name());
-                self.mistake_help(node, message, "begin each item with `- `");
+                self.mistake(node, message, "begin each item with `- `");
                 &[]
             }
         }
@@ -292,7 +295,8 @@ impl<'f> Reader<'f> {
     /// A text; `None` for null, and, with a mistake, for what is none.
     pub(super) fn text<'n>(&mut self, node: &'n Node, of: &str) -> Option<&'n str> {
         let Kind::Scalar { text, plain } = &node.kind else {
-            self.mistake(node, format!("{of} is one text, and this is {}", node.kind_name()));
+            let message = format!("{of} is one text, and this is {}", node.kind_name());
+            self.mistake(node, message, "write one text; quote it where it holds `[`, `{` or `: `");
             return None;
         };
         match scalar::read(text) {
@@ -300,7 +304,7 @@ impl<'f> Reader<'f> {
             Reads::Null => None,
             Reads::Other(_) => {
                 let message = format!("{of} is a text, and an unquoted {} reads as a number", quote(text));
-                self.mistake_help(node, message, format!("quote it: \"{}\"", quote(text)));
+                self.mistake(node, message, format!("quote it: \"{}\"", quote(text)));
                 None
             }
             Reads::Bool(_) | Reads::Whole(_) | Reads::Text => Some(text),
@@ -309,23 +313,29 @@ impl<'f> Reader<'f> {
 
     /// A whole number from 0 to 2^32−1; null is 0, as in the reference (`config-numbers-of-other-bases`).
     pub(super) fn number(&mut self, node: &Node, of: &str) -> Option<u32> {
-        let message = match &node.kind {
-            Kind::Scalar { text, plain } => match scalar::read(text) {
-                Reads::Null if *plain => return Some(0),
-                Reads::Whole(n) if *plain => match u32::try_from(n) {
-                    Ok(n) => return Some(n),
-                    Err(_) => format!("{of} is from 0 to {}, and this is {n}", u32::MAX),
-                },
-                Reads::Whole(n) => {
-                    let message = format!("{of} is a number, and quotes make this a text");
-                    self.mistake_help(node, message, format!("write {n}, without quotes"));
-                    return None;
-                }
-                _ => format!("{of} is a whole number from 0 to {}, and this is `{}`", u32::MAX, quote(text)),
-            },
-            _ => format!("{of} is a number, and this is {}", node.kind_name()),
+        let reads = match &node.kind {
+            Kind::Scalar { text, plain } => Ok((scalar::read(text), *plain, text)),
+            _ => Err(node.kind_name()),
         };
-        self.mistake(node, message);
+        let (what, help) = match reads {
+            Ok((Reads::Null, true, _)) => return Some(0),
+            Ok((Reads::Whole(n), true, _)) => match u32::try_from(n) {
+                Ok(n) => return Some(n),
+                Err(_) => (n.to_string(), format!("write a number up to {}; 0 blocks", u32::MAX)),
+            },
+            Ok((Reads::Whole(n), false, _)) => {
+                ("a quoted text".to_owned(), format!("write {n}, without quotes"))
+            }
+            Ok((Reads::Other(n), true, text)) if n.fract() != 0.0 => {
+                (text.to_string(), "for less than one in a unit write a longer `window`".to_owned())
+            }
+            Ok((Reads::Text, _, text)) if **text == *"unlimited" => {
+                ("`unlimited`".to_owned(), "write `unlimited: true` instead".to_owned())
+            }
+            Ok((_, _, text)) => (format!("`{}`", quote(text)), format!("write a number up to {}", u32::MAX)),
+            Err(kind) => (kind.to_owned(), format!("write a number up to {}", u32::MAX)),
+        };
+        self.mistake(node, format!("{of} is a whole number of 32 bits, and this is {what}"), help);
         None
     }
 
@@ -340,7 +350,7 @@ impl<'f> Reader<'f> {
             Kind::Scalar { .. } => "a quoted text".into(),
             _ => node.kind_name().into(),
         };
-        self.mistake_help(node, format!("{of} is true or false, and this is {shown}"), "write true or false");
+        self.mistake(node, format!("{of} is true or false, and this is {shown}"), "write true or false");
         false
     }
 
@@ -355,7 +365,7 @@ impl<'f> Reader<'f> {
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("it is one of {}", list_of(&names)),
         };
-        self.mistake_help(node, format!("{of} knows no `{}`", quote(text)), help);
+        self.mistake(node, format!("{of} knows no `{}`", quote(text)), help);
         None
     }
 }

@@ -19,7 +19,7 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &Node) -> Option<Value> {
     if let Kind::Mapping(_) = node.kind {
         return Some(value(node));
     }
-    reader.mistake_help(
+    reader.mistake(
         node,
         format!("`metadata` is a map, and this is {}", node.kind_name()),
         "write names and values: `metadata: {team: search}`",

@@ -122,7 +122,10 @@ impl fmt::Display for Mistake {
             write!(f, ":{}", self.column)?;
         }
         if let Some(excerpt) = &self.excerpt {
-            write!(f, "\n{:gutter$} |\n{} | {}", "", self.line, excerpt.text)?;
+            write!(f, "\n{:gutter$} |\n{} |", "", self.line)?;
+            if !excerpt.text.is_empty() {
+                write!(f, " {}", excerpt.text)?;
+            }
             if self.column > 0 {
                 write!(f, "\n{:gutter$} | {:2$}", "", "", excerpt.start)?;
                 write!(f, "{}", "^".repeat(excerpt.length))?;

@@ -174,7 +174,7 @@ impl Form<'_, '_> {
         let items = self.reader.items(node, "descriptors");
         if above.depth == DESCRIPTORS_DEEP_MAX && !items.is_empty() {
             let message = format!("descriptors nest deeper than {DESCRIPTORS_DEEP_MAX}");
-            self.reader.mistake_help(node, message, "no request has that many entries");
+            self.reader.mistake(node, message, "no request has that many entries");
             return Vec::new();
         }
         items.iter().filter_map(|item| self.descriptor(item, seen, above)).collect()
@@ -185,7 +185,7 @@ impl Form<'_, '_> {
         let key = fields.get("key").and_then(|node| self.reader.text(node, "`key`")).unwrap_or("");
         let value = fields.get("value").and_then(|node| self.reader.text(node, "`value`")).unwrap_or("");
         if key.is_empty() {
-            self.reader.mistake_help(
+            self.reader.mistake(
                 fields.get("key").unwrap_or(node),
                 "a descriptor names a key",
                 "write `key:` and the name of an entry",
@@ -230,7 +230,7 @@ impl Form<'_, '_> {
             Marks { shadow: flag("shadow_mode"), quota: flag("quota_mode"), share: flag("share_threshold") };
         if marks.share && !key.contains('*') && !value.contains('*') {
             let at = fields.key("share_threshold").unwrap_or(fields.at);
-            self.reader.mistake_help(
+            self.reader.mistake(
                 at,
                 "`share_threshold` needs a value with `*`: only values that match a pattern can share a counter",
                 "write a `value` with `*`, or take `share_threshold` out",

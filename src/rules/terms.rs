@@ -97,7 +97,7 @@ pub(super) fn algorithm(reader: &mut Reader<'_>, fields: &Fields<'_>) -> Option<
     if let Some(text) = node.scalar().filter(|text| LATER_ALGORITHMS.contains(text)) {
         let names = ALGORITHMS.map(|(name, _)| name);
         let message = format!("the algorithm `{text}` is not available yet");
-        reader.mistake_help(node, message, format!("it is one of {}", list_of(&names)));
+        reader.mistake(node, message, format!("it is one of {}", list_of(&names)));
         return None;
     }
     reader.word(node, "`algorithm`", &ALGORITHMS)
@@ -137,7 +137,7 @@ pub(super) fn limit(reader: &mut Reader<'_>, numbers: &Numbers<'_>) -> Option<Li
             "take `burst` out, or add `algorithm: token_bucket` (or `gcra`), which fill continuously",
         ),
     };
-    reader.mistake_help(at, error.to_string(), help);
+    reader.mistake(at, error.to_string(), help);
     None
 }
 

@@ -74,8 +74,8 @@ pub(super) struct Broken {
     pub(super) column: u32,
     /// In words.
     pub(super) message: String,
-    /// How to mend it, where that is known.
-    pub(super) help: Option<&'static str>,
+    /// How to mend it.
+    pub(super) help: &'static str,
 }
 
 /// How much of a file is read.
@@ -175,7 +175,10 @@ impl Tree {
             }
             Event::Alias(anchor) => {
                 let Some((node, nodes)) = self.anchors.get(&anchor).cloned() else {
-                    return Err(broken("an alias stands within its own anchor".into(), None));
+                    return Err(broken(
+                        "an alias stands within its own anchor".into(),
+                        "write out what it points to",
+                    ));
                 };
                 self.count(
                     nodes,
@@ -198,7 +201,12 @@ impl Tree {
     fn open(&mut self, node: Node, anchor: usize) -> Result<(), Broken> {
         if self.open.len() == self.bounds.depth {
             let message = format!("nested deeper than {} levels", self.bounds.depth);
-            return Err(Broken { line: node.line, column: node.column, message, help: None });
+            return Err(Broken {
+                line: node.line,
+                column: node.column,
+                message,
+                help: "no rule needs that much",
+            });
         }
         let before = self.nodes;
         self.count(1, &node)?;
@@ -212,7 +220,7 @@ impl Tree {
             return Ok(());
         }
         let message = format!("more than {} values, aliases counted where they stand", self.bounds.nodes);
-        Err(Broken { line: at.line, column: at.column, message, help: Some("split the file") })
+        Err(Broken { line: at.line, column: at.column, message, help: "split the file" })
     }
 
     fn add(&mut self, node: Node, anchor: usize, nodes: usize) -> Result<(), Broken> {
@@ -256,7 +264,7 @@ fn merge(node: &mut Node) -> Result<(), Broken> {
         for map in maps {
             let Kind::Mapping(merged) = map.kind else {
                 let message = "`<<` takes a map, or a list of maps".into();
-                let help = Some("point it to one: `<<: *name`");
+                let help = "point it to one: `<<: *name`";
                 return Err(Broken { line, column, message, help });
             };
             for (key, value) in merged {
@@ -273,12 +281,16 @@ impl Broken {
     fn from_scan(error: &ScanError) -> Self {
         let marker = error.marker();
         let help = match error.info() {
-            info if info.contains("tab") => Some("indent with spaces"),
-            info if info.contains("mapping values are not allowed") => {
-                Some("look at the indentation, and quote texts that hold `: `")
+            info if info.contains("tab") => "indent with spaces",
+            info if info.contains("mapping values") => {
+                "look at the indentation, and quote texts that hold `: `"
             }
-            info if info.contains("unknown anchor") => Some("name it with `&` before it is used with `*`"),
-            _ => None,
+            info if info.contains("unknown anchor") => "name it with `&` before it is used with `*`",
+            info if info.contains("flow") => "close what `{` and `[` open",
+            info if info.contains("scalar") => {
+                "look for a quote that is not closed, and quote texts with odd characters"
+            }
+            _ => "look at the indentation here and above",
         };
         Self {
             line: number(marker.line()).max(1),

@@ -24,7 +24,7 @@ impl Form<'_, '_> {
         let several = fields.get("rate_limits").filter(|node| !reader.is_null(node));
         let metadata = fields.get("metadata").and_then(|node| metadata::read(reader, node));
         if let (Some(_), Some(_), Some(at)) = (one, several, fields.key("rate_limits")) {
-            reader.mistake_help(
+            reader.mistake(
                 at,
                 "`rate_limit` and `rate_limits` on one descriptor",
                 "move the one limit into the list",
@@ -36,7 +36,8 @@ impl Form<'_, '_> {
             (None, None) => &[],
         };
         if nodes.len() > RULES_MAX {
-            reader.mistake(&nodes[RULES_MAX], format!("more than {RULES_MAX} limits on one descriptor"));
+            let message = format!("more than {RULES_MAX} limits on one descriptor");
+            reader.mistake(&nodes[RULES_MAX], message, "keep the strictest");
         }
         let mut rules: Vec<Rule> = Vec::with_capacity(nodes.len());
         for node in nodes.iter().take(RULES_MAX) {
@@ -67,12 +68,12 @@ impl Form<'_, '_> {
             let taken = |other: &Rule| same(&other) && other.key_name == rule.key_name;
             if rule.key_name.is_none() || others.iter().any(taken) {
                 let message = format!("a second {} on one descriptor", limit.algorithm().as_str());
-                self.reader.mistake_help(node, message, "give it a `name` of its own: its counter needs one");
+                self.reader.mistake(node, message, "give it a `name` of its own: its counter needs one");
             }
         }
         if rule.key_name.as_ref().is_some_and(|name| name.len() > KEY_NAME_MAX) {
             let message = format!("a name that tells counters apart is at most {KEY_NAME_MAX} bytes long");
-            self.reader.mistake(node, message);
+            self.reader.mistake(node, message, "write a shorter `name`");
         }
         let suffix = match &rule.name {
             Some(name) => name.to_string(),
@@ -135,7 +136,7 @@ impl Form<'_, '_> {
                 self.reader.warn(key, format!("`{name}` means nothing beside `unlimited`"), "take it out");
             } else {
                 let message = format!("`{name}` contradicts `unlimited`");
-                self.reader.mistake_help(key, message, "take one of the two out");
+                self.reader.mistake(key, message, "take one of the two out");
             }
         }
         None
@@ -159,14 +160,14 @@ impl Form<'_, '_> {
             for other in ["unit", "unit_multiplier"] {
                 if let Some(key) = fields.key(other) {
                     let message = format!("`{other}` beside `window`");
-                    reader.mistake_help(key, message, "`window` says the whole period: keep one of the two");
+                    reader.mistake(key, message, "`window` says the whole period: keep one of the two");
                 }
             }
             let text = reader.text(node, "`window`")?;
             return match terms::period(text) {
                 Ok(us) => Some((us, node)),
                 Err(error) => {
-                    reader.mistake_help(node, error.message, error.help);
+                    reader.mistake(node, error.message, error.help);
                     None
                 }
             };
@@ -175,12 +176,12 @@ impl Form<'_, '_> {
         let text = fields.get("unit").and_then(|node| reader.text(node, "`unit`")).unwrap_or("");
         let Some(unit) = terms::unit_word(text) else {
             match text {
-                "" => reader.mistake_help(
+                "" => reader.mistake(
                     node,
                     "a limit names a `unit` or a `window`",
                     "write `unit: second`, minute, hour, day, week, month or year, or `window: 30s`",
                 ),
-                _ => reader.mistake_help(
+                _ => reader.mistake(
                     node,
                     format!("no unit is called `{}`", quote(text)),
                     terms::unit_help(text),
@@ -191,7 +192,7 @@ impl Form<'_, '_> {
         let multiplier = match fields.get("unit_multiplier").filter(|node| !reader.is_null(node)) {
             Some(node) => match reader.number(node, "`unit_multiplier`")? {
                 0 => {
-                    reader.mistake_help(node, "a `unit_multiplier` of 0 makes no window", "write 1 or more");
+                    reader.mistake(node, "a `unit_multiplier` of 0 makes no window", "write 1 or more");
                     return None;
                 }
                 n => u64::from(n),
@@ -208,9 +209,9 @@ impl Form<'_, '_> {
             let Some(fields) = self.reader.fields(item, &REPLACED) else { continue };
             let name = fields.get("name").and_then(|node| self.reader.text(node, "`name`")).unwrap_or("");
             if name.is_empty() {
-                self.reader.mistake_help(item, "`replaces` needs a name", "write `- name: NAME`");
+                self.reader.mistake(item, "`replaces` needs a name", "write `- name: NAME`");
             } else if own == Some(name) {
-                self.reader.mistake_help(item, "a limit cannot replace itself", "name another limit");
+                self.reader.mistake(item, "a limit cannot replace itself", "name another limit");
             } else if !names.iter().any(|known| **known == *name) {
                 names.push(name.into());
             }
@@ -222,11 +223,7 @@ impl Form<'_, '_> {
     /// and a refused charge uses up what was left (see the design, What is spent).
     fn consequences(&mut self, fields: &Fields<'_>, terms: Terms, marks: Marks) -> (Role, OnRefusal) {
         if let (true, Some(Mode::Enforce), Some(at)) = (marks.shadow, terms.mode, fields.key("mode")) {
-            self.reader.mistake_help(
-                at,
-                "`mode: enforce` contradicts `shadow_mode`",
-                "take one of the two out",
-            );
+            self.reader.mistake(at, "`mode: enforce` contradicts `shadow_mode`", "take one of the two out");
         }
         let role = match terms.mode.map(Mode::role) {
             _ if marks.shadow => Role::Shadow,

@@ -39,10 +39,17 @@ pub(in crate::rules) fn read(
     let (tenant, route) = (entry_name("tenant"), entry_name("route"));
     if tenant.is_none() {
         let help = "write `tenant:` and the key of the entry that names the caller";
-        reader.mistake_help(fields.get("tenant").unwrap_or(fields.at), "tiers need to know the tenant", help);
+        reader.mistake(fields.get("tenant").unwrap_or(fields.at), "tiers need to know the tenant", help);
     }
-    let mut form =
-        Form { reader, labels, domain, tiers: Vec::new(), profiles: Vec::new(), rules: Vec::new() };
+    let mut form = Form {
+        reader,
+        labels,
+        domain,
+        tiers: Vec::new(),
+        unreadable: Vec::new(),
+        profiles: Vec::new(),
+        rules: Vec::new(),
+    };
     form.read_tiers(fields, route.is_some());
     let default = form.default_tier(fields);
     let mut used = vec![false; form.tiers.len()];
@@ -75,6 +82,8 @@ struct Form<'a, 'f, 'n> {
     labels: &'a mut Labels,
     domain: &'a str,
     tiers: Vec<Tier<'n>>,
+    /// Names of tiers that could not be read.
+    unreadable: Vec<&'n str>,
     /// In step with `tiers`, then those of tenants.
     profiles: Vec<Profile>,
     rules: Vec<Rule>,
@@ -95,17 +104,21 @@ struct Limits<'n> {
 
 impl<'n> Form<'_, '_, 'n> {
     fn read_tiers(&mut self, fields: &Fields<'n>, has_route: bool) {
+        let at = fields.get("tiers").unwrap_or(fields.at);
         let node = fields.get("tiers").filter(|node| !self.reader.is_null(node));
-        let Some(node) = node else {
+        if node.is_none_or(|node| matches!(&node.kind, Kind::Mapping(pairs) if pairs.is_empty())) {
             let help = "write `tiers:` and under it a name and a rate: `free: {rate: 10/s}`";
-            self.reader.mistake_help(fields.get("tiers").unwrap_or(fields.at), "there are no tiers", help);
+            self.reader.mistake(at, "there are no tiers", help);
             return;
-        };
-        for named in self.reader.names(node, "tiers") {
-            let Some(fields) = self.reader.fields(named.value, &TIER) else { continue };
+        }
+        for named in self.reader.names(at, "tiers") {
+            let Some(fields) = self.reader.fields(named.value, &TIER) else {
+                self.unreadable.push(named.name);
+                continue;
+            };
             if let (Some(key), false) = (fields.key("routes"), has_route) {
                 let help = "write `route:` at the top, and the key of the entry that names the route";
-                self.reader.mistake_help(key, "`routes` need to know the route's entry", help);
+                self.reader.mistake(key, "`routes` need to know the route's entry", help);
             }
             let limits = self.limits(&fields, named, &TIER);
             self.tiers.push(Tier { named, limits });
@@ -135,8 +148,8 @@ impl<'n> Form<'_, '_, 'n> {
                 self.reader.twice(other.key, message, (&file, line), "keep one of them, or rename one");
             }
             if other.name.len() > FURTHER_NAME_MAX {
-                self.reader
-                    .mistake(other.key, format!("a limit's name is at most {FURTHER_NAME_MAX} bytes long"));
+                let message = format!("a limit's name is at most {FURTHER_NAME_MAX} bytes long");
+                self.reader.mistake(other.key, message, "write a shorter one: it stands in keys");
             }
             let Some(fields) = self.reader.fields(other.value, &LIMIT) else { continue };
             further.push((*other, Spec::read(self.reader, &fields, other.key)));
@@ -185,7 +198,7 @@ impl<'n> Form<'_, '_, 'n> {
     fn too_many(&mut self, further: &[(&str, Spec<'n>)], at: &Node) {
         if further.len() >= RULES_MAX {
             let message = format!("more than {} limits for one request", RULES_MAX);
-            self.reader.mistake(at, message);
+            self.reader.mistake(at, message, "keep the strictest");
         }
     }
 
@@ -245,7 +258,7 @@ impl<'n> Form<'_, '_, 'n> {
         let Some(node) = node else {
             let help = format!("write `default_tier:` and one of {}", list_of(&self.tier_names()));
             let message = "there is no `default_tier`, for tenants that nobody named";
-            self.reader.mistake_help(fields.get("default_tier").unwrap_or(fields.at), message, help);
+            self.reader.mistake(fields.get("default_tier").unwrap_or(fields.at), message, help);
             return None;
         };
         self.tier(node)
@@ -255,9 +268,10 @@ impl<'n> Form<'_, '_, 'n> {
     fn tier(&mut self, node: &Node) -> Option<usize> {
         let name = self.reader.text(node, "a tier")?;
         let found = self.tiers.iter().position(|tier| tier.named.name == name);
-        if found.is_none() {
+        // Where tiers could not be read, that was told.
+        if found.is_none() && !self.tiers.is_empty() && !self.unreadable.contains(&name) {
             let help = tier_help(name, self.tier_names().into_iter());
-            self.reader.mistake_help(node, format!("no tier is called `{}`", quote(name)), help);
+            self.reader.mistake(node, format!("no tier is called `{}`", quote(name)), help);
         }
         found
     }
@@ -357,7 +371,7 @@ impl<'n> Form<'_, '_, 'n> {
             Ok(text) => text,
             Err(error) => {
                 let message = format!("`{file}` cannot be read: {error}");
-                self.reader.mistake_help(node, message, "the path begins at the folder of this file");
+                self.reader.mistake(node, message, "the path begins at the folder of this file");
                 return (table.build().0, None);
             }
         };

@@ -93,13 +93,13 @@ impl<'n> Spec<'n> {
             Some(Grant::Unreadable) => return None,
             Some(Grant::Unlimited) => {
                 if let Some((_, at)) = self.burst {
-                    reader.mistake_help(at, "`burst` contradicts `unlimited`", "take one of the two out");
+                    reader.mistake(at, "`burst` contradicts `unlimited`", "take one of the two out");
                 }
                 return None;
             }
             None => {
                 let help = "write `rate: 10/s`, or `unlimited: true` if you mean it";
-                reader.mistake_help(self.at, "a limit names a `rate`", help);
+                reader.mistake(self.at, "a limit names a `rate`", help);
                 return None;
             }
         };
@@ -114,11 +114,11 @@ fn grant<'n>(reader: &mut Reader<'_>, fields: &Fields<'n>) -> Option<Grant<'n>> 
         return unlimited.then_some(Grant::Unlimited);
     };
     if let (true, Some(key)) = (unlimited, fields.key("unlimited")) {
-        reader.mistake_help(key, "`unlimited` contradicts `rate`", "take one of the two out");
+        reader.mistake(key, "`unlimited` contradicts `rate`", "take one of the two out");
     }
     // Not read as a text: an unquoted 0.5 is a rate without its period, which the help tells better.
     let Some(text) = node.scalar() else {
-        reader.mistake_help(
+        reader.mistake(
             node,
             format!("`rate` is one text, and this is {}", node.kind_name()),
             "write `rate: 10/s`",
@@ -128,7 +128,7 @@ fn grant<'n>(reader: &mut Reader<'_>, fields: &Fields<'n>) -> Option<Grant<'n>> 
     Some(match terms::rate(text) {
         Ok((requests, window_us)) => Grant::Rate(requests, window_us, node),
         Err(error) => {
-            reader.mistake_help(node, error.message, error.help);
+            reader.mistake(node, error.message, error.help);
             Grant::Unreadable
         }
     })
@@ -142,20 +142,20 @@ fn per<'n>(reader: &mut Reader<'_>, fields: &Fields<'n>) -> Option<Vec<&'n str>>
         _ => std::slice::from_ref(node),
     };
     if nodes.len() > PER_MAX {
-        reader.mistake(node, format!("`per` names at most {PER_MAX} entries"));
+        reader.mistake(node, format!("`per` names at most {PER_MAX} entries"), "take some out");
     }
     let mut names: Vec<&str> = Vec::with_capacity(nodes.len());
     for node in nodes.iter().take(PER_MAX) {
+        if reader.is_null(node) || node.scalar().is_some_and(str::is_empty) {
+            reader.mistake(node, "`per` names the keys of entries", "write `per: [user]`");
+            continue;
+        }
         match reader.text(node, "an entry of `per`") {
             Some(name) if names.contains(&name) => {
-                reader.mistake_help(
-                    node,
-                    format!("`{}` stands twice in `per`", quote(name)),
-                    "keep one of them",
-                );
+                reader.mistake(node, format!("`{}` stands twice in `per`", quote(name)), "keep one of them");
             }
-            Some(name) if !name.is_empty() => names.push(name),
-            _ => reader.mistake_help(node, "`per` names the keys of entries", "write `per: [user]`"),
+            Some(name) => names.push(name),
+            None => {}
         }
     }
     Some(names)
