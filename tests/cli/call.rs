@@ -1,11 +1,11 @@
 //! `tollgate call`, against a real service.
 
-use std::{net::TcpListener, path::Path};
+use std::{io::pipe, net::TcpListener, path::Path, process::Stdio};
 
 use serde_json::Value;
 
 use super::{SHOP, rules};
-use crate::tollgate::{Served, run};
+use crate::tollgate::{Served, command, run};
 
 #[test]
 fn call_tells_in_words_and_in_its_exit_code_what_the_service_says() {
@@ -75,6 +75,19 @@ fn call_speaks_json_a_line_each() {
         .map(|line| serde_json::from_str::<Value>(line).unwrap()["overallCode"].as_str().unwrap().to_owned())
         .collect();
     assert_eq!(codes, ["OK", "OK", "OK", "OVER_LIMIT"]);
+}
+
+#[test]
+fn call_stops_asking_when_nobody_reads() {
+    let dir = rules(&[("shop.yaml", SHOP)]);
+    let (_served, at) = serve(dir.path());
+    let (reader, writer) = pipe().unwrap();
+    drop(reader);
+    // The first answer is OK, and the second would be a refusal: hits of 3 and a limit of 3.
+    let args = ["call", &at, "shop", "user=ann", "--hits", "3", "-n", "1000000"];
+    let child = command().args(args).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!((ended.status.code(), ended.stderr), (Some(0), Vec::new()));
 }
 
 #[test]

@@ -56,6 +56,13 @@ fn schema_prints_the_json_schema() {
 }
 
 #[test]
+fn completions_are_a_script_for_the_shell() {
+    let told = run(["completions", "bash"]);
+    assert_eq!(told.code, Some(0));
+    assert!(told.stdout.contains("complete -F _tollgate"), "{}", told.stdout);
+}
+
+#[test]
 fn help_and_version_are_no_failure() {
     for args in [&["--help"][..], &["-h"], &["--version"], &["call", "--help"], &["serve", "--help"]] {
         let told = run(args);
