@@ -28,8 +28,8 @@
 //!
 //! # What Redis must allow
 //!
-//! Redis 6.2 or later. An ACL user needs `~tg:* +evalsha +script|load +time` and the commands of `scripts/spend.lua`;
-//! `+ping` and `+info` spare it a line in its log.
+//! Redis 6.2 or later. An ACL user needs `~tg:* +evalsha +script|load +time +get +set +del`; `+info` spares us a
+//! warning at each connection.
 
 mod config;
 mod link;

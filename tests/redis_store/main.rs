@@ -6,7 +6,11 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod access;
 mod budget;
+mod failure;
+mod fake;
+mod outage;
 
 use std::time::{Duration, Instant};
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use fred::{
     clients::Client,
+    error::Error,
     interfaces::{ClientLike, LuaInterface},
     types::{
         ConnectHandle,
@@ -68,25 +69,37 @@ impl Dial {
     }
 
     pub(super) async fn dial(&self, shard: &str) -> Result<(Live, ConnectHandle), StoreError> {
-        let timeout = self.connection.connection_timeout;
         // No reconnect policy: see the top of `redis.rs`.
         let client = Client::new(self.config.0.clone(), None, Some(self.connection.clone()), None);
-        let task = client.init().await.map_err(|e| error::from_dial(shard, &e, timeout))?;
+        let task = client.init().await.map_err(|e| self.failed(shard, &e))?;
         // A server that lacks the script would answer the first spends late.
-        match load(&client, shard, timeout).await {
+        match load(&client, self.connection.connection_timeout).await {
             Ok(hash) => Ok((Live::new(client, hash), task)),
-            Err(why) => {
+            Err(e) => {
                 task.abort();
-                Err(why)
+                Err(self.failed(shard, &e))
             }
+        }
+    }
+
+    fn failed(&self, shard: &str, error: &Error) -> StoreError {
+        let timeout = self.connection.connection_timeout;
+        match error::from_client(shard, error, timeout) {
+            // Not a spend's timeout: nothing was spent.
+            StoreError::Timeout { shard, after } => {
+                // A plain Redis takes the beginning of a TLS handshake for a command that is yet to end.
+                let tls = if self.config.0.uses_tls() { "; does it speak TLS?" } else { "" };
+                let why = format!("no connection within {} s (REDIS_TIMEOUT){tls}", after.as_secs_f64());
+                StoreError::Unavailable { shard, why }
+            }
+            other => other,
         }
     }
 }
 
 /// Loads the script and returns its hash.
-pub(super) async fn load(client: &Client, shard: &str, within: Duration) -> Result<Bytes, StoreError> {
-    let loaded = client.with_options(&once(within)).script_load::<Bytes, _>(static_str(script::SPEND)).await;
-    loaded.map_err(|e| error::from_dial(shard, &e, within))
+pub(super) async fn load(client: &Client, within: Duration) -> Result<Bytes, Error> {
+    client.with_options(&once(within)).script_load(static_str(script::SPEND)).await
 }
 
 /// One attempt, now or never.

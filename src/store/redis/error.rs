@@ -29,27 +29,14 @@ pub(super) fn from_reply(shard: &str, text: &str) -> StoreError {
     }
 }
 
-/// What an error of the client means, other than an error reply that it passes on.
+/// What an error of the client means. While it connects or loads a script it passes error replies on as such.
 pub(super) fn from_client(shard: &str, error: &Error, waited: Duration) -> StoreError {
-    let shard = shard.to_owned();
-    match error.kind() {
-        ErrorKind::Timeout => StoreError::Timeout { shard, after: waited },
-        _ => StoreError::Unavailable { shard, why: in_words(error) },
-    }
-}
-
-/// What an error while connecting means. Here the client passes error replies on as errors of its own.
-pub(super) fn from_dial(shard: &str, error: &Error, waited: Duration) -> StoreError {
     let text = error.details();
     match error.kind() {
-        ErrorKind::Timeout => {
-            let why = format!("no connection within {} s (REDIS_TIMEOUT)", waited.as_secs_f64());
-            StoreError::Unavailable { shard: shard.to_owned(), why }
+        ErrorKind::Timeout => StoreError::Timeout { shard: shard.to_owned(), after: waited },
+        ErrorKind::Unknown | ErrorKind::Auth | ErrorKind::Cluster if is_code(code(text)) => {
+            from_reply(shard, text)
         }
-        ErrorKind::IO | ErrorKind::Tls | ErrorKind::Canceled | ErrorKind::Protocol => {
-            StoreError::Unavailable { shard: shard.to_owned(), why: in_words(error) }
-        }
-        _ if is_code(code(text)) => from_reply(shard, text),
         _ => StoreError::Unavailable { shard: shard.to_owned(), why: in_words(error) },
     }
 }
@@ -63,26 +50,25 @@ fn is_code(word: &str) -> bool {
     word.len() > 1 && word.bytes().all(|byte| byte.is_ascii_uppercase())
 }
 
+/// What TLS libraries call it, and what people can do about it.
+const TLS_HINTS: [(&str, &str); 6] = [
+    ("UnknownIssuer", "its certificate is signed by nobody we trust: see REDIS_TLS_CACERT"),
+    ("BadSignature", "its certificate is signed by another key than our authority's: see REDIS_TLS_CACERT"),
+    ("NotValidForName", "its certificate is for another name: see REDIS_TLS_SKIP_HOSTNAME_VERIFICATION"),
+    ("InvalidContentType", "it seems to speak no TLS: see REDIS_TLS"),
+    ("UnknownCA", "it does not trust our certificate: see REDIS_TLS_CLIENT_CERT"),
+    ("CertificateRequired", "it wants a certificate of ours: see REDIS_TLS_CLIENT_CERT"),
+];
+
 /// The client keeps I/O errors as their `Debug` output; people want the message in it, and the setting to look at.
 fn in_words(error: &Error) -> String {
     let details = error.details();
-    let message = details
-        .split_once("message: \"")
-        .and_then(|(_, rest)| rest.split_once('"'))
-        .map_or(details, |(message, _)| message);
-    let hint = [
-        ("UnknownIssuer", " (its certificate is signed by nobody we trust: see REDIS_TLS_CACERT)"),
-        (
-            "NotValidForName",
-            " (its certificate is for another name: see REDIS_TLS_SKIP_HOSTNAME_VERIFICATION)",
-        ),
-        ("InvalidContentType", " (it seems to speak no TLS: see REDIS_TLS)"),
-        ("CertificateRequired", " (it wants a certificate of ours: see REDIS_TLS_CLIENT_CERT)"),
-    ]
-    .iter()
-    .find(|(word, _)| details.contains(word))
-    .map_or("", |(_, hint)| hint);
-    format!("{}{hint}", clipped(message))
+    if let Some((_, hint)) = TLS_HINTS.iter().find(|(word, _)| details.contains(word)) {
+        let cause = details.split_once("error: ").map_or(details, |(_, rest)| rest.trim_end_matches(" }"));
+        return format!("{hint} ({})", clipped(cause));
+    }
+    let message = details.split_once("message: \"").and_then(|(_, rest)| rest.split_once('"'));
+    clipped(message.map_or(details, |(message, _)| message))
 }
 
 /// On one line, and not without end.
@@ -129,7 +115,7 @@ mod tests {
     #[test]
     fn a_lost_connection_reads_well() {
         let refused = std::io::Error::from_raw_os_error(111);
-        let error = from_dial("h:1", &Error::from(refused), Duration::ZERO);
+        let error = from_client("h:1", &Error::from(refused), Duration::ZERO);
         assert_eq!(error.to_string(), "the store h:1 cannot be reached: Connection refused");
         let long = Error::new(ErrorKind::IO, "é\n".repeat(1000));
         let StoreError::Unavailable { why, .. } = from_client("h:1", &long, Duration::ZERO) else {

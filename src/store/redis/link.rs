@@ -151,7 +151,8 @@ impl Live {
             return Ok(());
         }
         let left = deadline.left().ok_or_else(late)?;
-        load(&self.client, &shard.address, left).await?;
+        let loaded = load(&self.client, left).await;
+        loaded.map_err(|e| error::from_client(&shard.address, &e, deadline.whole))?;
         self.loads.fetch_add(1, Ordering::AcqRel);
         Ok(())
     }
@@ -232,7 +233,7 @@ impl Claimed<'_> {
             tokio::select! {
                 ended = &mut task.0 => {
                     let why = match ended {
-                        Ok(Err(e)) => return error::from_dial(address, &e, SILENCE_MAX),
+                        Ok(Err(e)) => return error::from_client(address, &e, SILENCE_MAX),
                         _ => "the connection was closed",
                     };
                     return unavailable(address, why);
