@@ -5,6 +5,8 @@
 //! text. Written is lowerCamelCase, without what is at its default. Keys and values of entries are texts, as in Envoy's
 //! own API; JSON cannot hold other bytes.
 
+use std::{fmt, marker::PhantomData};
+
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
@@ -26,10 +28,10 @@ use crate::proto::envoy::{
 /// # Errors
 /// What is wrong, and at which line and column.
 pub(super) fn request(body: &[u8]) -> Result<RateLimitRequest, serde_json::Error> {
-    let request: Request = serde_json::from_slice(body)?;
+    let Object(request): Object<Request> = serde_json::from_slice(body)?;
     Ok(RateLimitRequest {
         domain: request.domain.unwrap_or_default(),
-        descriptors: request.descriptors.unwrap_or_default().into_iter().map(Into::into).collect(),
+        descriptors: request.descriptors.unwrap_or_default().into_iter().map(|Object(d)| d.into()).collect(),
         hits_addend: request.hits_addend.unwrap_or_default().0,
     })
 }
@@ -54,7 +56,7 @@ pub(crate) fn response(response: &RateLimitResponse) -> String {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct Request {
     domain: Option<String>,
-    descriptors: Option<Vec<Descriptor>>,
+    descriptors: Option<Vec<Object<Descriptor>>>,
     #[serde(alias = "hits_addend")]
     hits_addend: Option<Number<u32>>,
 }
@@ -62,8 +64,8 @@ struct Request {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct Descriptor {
-    entries: Option<Vec<Entry>>,
-    limit: Option<Override>,
+    entries: Option<Vec<Object<Entry>>>,
+    limit: Option<Object<Override>>,
     #[serde(alias = "hits_addend")]
     hits_addend: Option<Number<u64>>,
     #[serde(alias = "is_negative_hits")]
@@ -87,19 +89,42 @@ struct Override {
 
 impl From<Descriptor> for RateLimitDescriptor {
     fn from(descriptor: Descriptor) -> Self {
-        let entry = |entry: Entry| ProtoEntry {
+        let entry = |Object(entry): Object<Entry>| ProtoEntry {
             key: Bytes::from(entry.key.unwrap_or_default()),
             value: Bytes::from(entry.value.unwrap_or_default()),
         };
         Self {
             entries: descriptor.entries.unwrap_or_default().into_iter().map(entry).collect(),
-            limit: descriptor.limit.map(|limit| RateLimitOverride {
+            limit: descriptor.limit.map(|Object(limit)| RateLimitOverride {
                 requests_per_unit: limit.requests_per_unit.unwrap_or_default().0,
                 unit: limit.unit.unwrap_or_default().0,
             }),
             hits_addend: descriptor.hits_addend.map(|hits| hits.0),
             is_negative_hits: descriptor.is_negative_hits.unwrap_or_default(),
         }
+    }
+}
+
+/// A JSON object. Derived code alone would read `["d", [], 1]` as a message, by position.
+struct Object<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Braces<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> de::Visitor<'de> for Braces<T> {
+            type Value = Object<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                T::deserialize(de::value::MapAccessDeserializer::new(map)).map(Object)
+            }
+        }
+
+        deserializer.deserialize_map(Braces(PhantomData))
     }
 }
 
@@ -214,4 +239,112 @@ fn duration(duration: &prost_types::Duration) -> String {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
 fn is_zero(number: &u32) -> bool {
     *number == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::envoy::{
+        config::core::v3::HeaderValue, service::ratelimit::v3::rate_limit_response::RateLimit,
+    };
+
+    #[test]
+    fn both_spellings_and_numbers_as_texts_are_read() {
+        let wide = br#"{"domain": "d", "hitsAddend": "4", "descriptors": [{"entries": [{"key": "k", "value": "v"}, {"key": "b"}],
+            "hitsAddend": "18446744073709551615", "isNegativeHits": true, "limit": {"requestsPerUnit": 2, "unit": "HOUR"}}]}"#;
+        let tall = br#"{"descriptors": [{"limit": {"unit": 3, "requests_per_unit": "2"}, "is_negative_hits": true,
+            "hits_addend": 18446744073709551615, "entries": [{"value": "v", "key": "k"}, {"key": "b", "value": null}]}], "hits_addend": 4.0, "domain": "d"}"#;
+        let read = request(wide).unwrap();
+        assert_eq!(read, request(tall).unwrap());
+        let descriptor = &read.descriptors[0];
+        assert_eq!((read.domain.as_str(), read.hits_addend), ("d", 4));
+        assert_eq!((descriptor.hits_addend, descriptor.is_negative_hits), (Some(u64::MAX), true));
+        assert_eq!(descriptor.limit, Some(RateLimitOverride { requests_per_unit: 2, unit: 3 }));
+        assert_eq!(
+            (&descriptor.entries[0].value[..], &descriptor.entries[1].value[..]),
+            (&b"v"[..], &b""[..])
+        );
+
+        assert_eq!(request(b"{}").unwrap(), RateLimitRequest::default());
+        let nothing = br#"{"domain": null, "descriptors": null, "hitsAddend": null}"#;
+        assert_eq!(request(nothing).unwrap(), RateLimitRequest::default());
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused_with_its_place() {
+        for (body, words) in [
+            ("", "line 1 column 0"),
+            ("{", "line 1 column 1"),
+            ("[]", "expected an object"),
+            (r#"["d", [], 1]"#, "expected an object"),
+            (r#"{"descriptors": [[]]}"#, "expected an object"),
+            (r#"{"descriptors": [{"entries": [["k", "v"]]}]}"#, "expected an object"),
+            (r#"{"descriptors": [{"limit": [1, 2]}]}"#, "expected an object"),
+            ("5", "invalid type"),
+            (r#"{"domain": 5}"#, "expected a string"),
+            (r#"{"unknown": 1}"#, "unknown field `unknown`"),
+            (r#"{"domain": "d", "domain": "d"}"#, "duplicate field `domain`"),
+            (r#"{"hitsAddend": 1, "hits_addend": 1}"#, "duplicate field `hitsAddend`"),
+            ("{} x", "trailing characters"),
+            (r#"{"hitsAddend": -1}"#, "not a whole number from 0 to 2^32-1"),
+            (r#"{"hitsAddend": 4294967296}"#, "2^32-1"),
+            (r#"{"hitsAddend": 1.5}"#, "2^32-1"),
+            (r#"{"hitsAddend": "x"}"#, "2^32-1"),
+            (r#"{"hitsAddend": true}"#, "2^32-1"),
+            (r#"{"descriptors": [{"hitsAddend": "18446744073709551616"}]}"#, "2^64-1"),
+            (r#"{"descriptors": [{"entries": [{"keys": "k"}]}]}"#, "unknown field `keys`"),
+            (r#"{"descriptors": [{"limit": {"unit": "hour"}}]}"#, "no unit such as"),
+            (r#"{"descriptors": [{"limit": {"unit": 1.5}}]}"#, "no unit such as"),
+        ] {
+            let why = request(body.as_bytes()).unwrap_err().to_string();
+            assert!(why.contains(words) && why.contains("line 1"), "{body}: {why}");
+        }
+        assert!(request(b"{\"domain\": \"\xff\"}").is_err());
+        let deep = format!("{}{}", r#"{"descriptors": "#, "[".repeat(100_000));
+        assert!(request(deep.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn answers_leave_out_what_is_at_its_default() {
+        let limit = RateLimit { requests_per_unit: 2, unit: Unit::Hour.into(), name: "n".to_owned() };
+        let zero = RateLimit { requests_per_unit: 0, unit: Unit::Week.into(), name: String::new() };
+        let status = |code: Code, current_limit, limit_remaining, duration_until_reset| DescriptorStatus {
+            code: code.into(),
+            current_limit,
+            limit_remaining,
+            duration_until_reset,
+            quota: None,
+        };
+        let answer = RateLimitResponse {
+            overall_code: Code::OverLimit.into(),
+            statuses: vec![
+                status(
+                    Code::OverLimit,
+                    Some(limit),
+                    1,
+                    Some(prost_types::Duration { seconds: 3599, nanos: 0 }),
+                ),
+                status(
+                    Code::Ok,
+                    Some(zero),
+                    0,
+                    Some(prost_types::Duration { seconds: 0, nanos: 200_000_000 }),
+                ),
+                status(Code::Ok, None, u32::MAX, None),
+            ],
+            response_headers_to_add: vec![HeaderValue {
+                key: "A".into(),
+                value: "\"x\";r=1".into(),
+                ..HeaderValue::default()
+            }],
+            ..RateLimitResponse::default()
+        };
+        assert_eq!(
+            response(&answer),
+            r#"{"overallCode":"OVER_LIMIT","statuses":[{"code":"OVER_LIMIT","currentLimit":{"name":"n","requestsPerUnit":2,"unit":"HOUR"},"limitRemaining":1,"durationUntilReset":"3599s"},{"code":"OK","currentLimit":{"unit":"WEEK"},"durationUntilReset":"0.200s"},{"code":"OK","limitRemaining":4294967295}],"responseHeadersToAdd":[{"key":"A","value":"\"x\";r=1"}]}"#
+        );
+        for (nanos, text) in [(0, "1s"), (1, "1.000000001s"), (1_000, "1.000001s"), (20_000_000, "1.020s")] {
+            assert_eq!(duration(&prost_types::Duration { seconds: 1, nanos }), text);
+        }
+    }
 }

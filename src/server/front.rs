@@ -120,3 +120,102 @@ async fn caught(
     })
     .await
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::sync::{mpsc, oneshot};
+    use tonic::Code;
+
+    /// Answers when its test says so. To be dropped without a word is a defect.
+    #[derive(Clone)]
+    struct Told(mpsc::UnboundedSender<oneshot::Sender<()>>);
+
+    impl Service<Request<Body>> for Told {
+        type Response = Response<Body>;
+        type Error = Infallible;
+        type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, _: Request<Body>) -> Self::Future {
+            let (answer, told) = oneshot::channel();
+            self.0.send(answer).unwrap();
+            Box::pin(async move {
+                told.await.expect("this test wants a panic");
+                Ok(Status::ok("").into_http())
+            })
+        }
+    }
+
+    fn front(in_flight_max: usize) -> (Front<Told>, mpsc::UnboundedReceiver<oneshot::Sender<()>>) {
+        let (send, asked) = mpsc::unbounded_channel();
+        let bound = Arc::new(Semaphore::new(in_flight_max));
+        (Front::new(Told(send), Routes::default().prepare(), bound, Metrics::new()), asked)
+    }
+
+    fn request(path: &str, timeout: &str) -> Request<Body> {
+        let request = Request::builder().uri(path).header("grpc-timeout", timeout);
+        request.body(Body::empty()).unwrap()
+    }
+
+    fn ask(front: &mut Front<Told>, timeout: &str) -> tokio::task::JoinHandle<Code> {
+        let answer = front.call(request(&format!("{ASKED}ShouldRateLimit"), timeout));
+        tokio::spawn(async { code(&answer.await.unwrap()) })
+    }
+
+    fn code(response: &Response<Body>) -> Code {
+        Status::from_header_map(response.headers()).map_or(Code::Ok, |status| status.code())
+    }
+
+    #[tokio::test]
+    async fn a_panic_ends_its_request_with_internal_and_gives_its_place_back() {
+        let (mut front, mut asked) = front(1);
+        let first = ask(&mut front, "10S");
+        drop(asked.recv().await.unwrap());
+        assert_eq!(first.await.unwrap(), Code::Internal);
+
+        let second = ask(&mut front, "10S");
+        asked.recv().await.unwrap().send(()).unwrap();
+        assert_eq!(second.await.unwrap(), Code::Ok);
+    }
+
+    #[tokio::test]
+    async fn beyond_the_bound_requests_wait_for_their_turn_and_not_past_their_deadline() {
+        let (mut front, mut asked) = front(1);
+        let first = ask(&mut front, "10S");
+        let first_told = asked.recv().await.unwrap();
+        let patient = ask(&mut front, "10S");
+        let hurried = ask(&mut front, "1m");
+        assert_eq!(hurried.await.unwrap(), Code::Unavailable);
+        assert!(asked.try_recv().is_err(), "the patient one waits");
+
+        first_told.send(()).unwrap();
+        assert_eq!(first.await.unwrap(), Code::Ok);
+        asked.recv().await.unwrap().send(()).unwrap();
+        assert_eq!(patient.await.unwrap(), Code::Ok);
+        assert_eq!(front.metrics.answered.unavailable.get(), 1);
+    }
+
+    #[tokio::test]
+    async fn health_does_not_wait_behind_requests() {
+        let (mut front, mut asked) = front(1);
+        let _first = ask(&mut front, "10S");
+        let _told = asked.recv().await.unwrap();
+        let health = front.call(request("/grpc.health.v1.Health/Check", "10S")).await.unwrap();
+        // Nobody serves it in this test; what counts is that it was answered.
+        assert_eq!(code(&health), Code::Unimplemented);
+    }
+
+    #[tokio::test]
+    async fn a_caller_who_goes_away_gives_the_place_back() {
+        let (mut front, mut asked) = front(1);
+        let gone = front.call(request(&format!("{ASKED}ShouldRateLimit"), "10S"));
+        drop(gone);
+        let next = ask(&mut front, "10S");
+        asked.recv().await.unwrap().send(()).unwrap();
+        assert_eq!(next.await.unwrap(), Code::Ok);
+    }
+}
