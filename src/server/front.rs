@@ -61,11 +61,14 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         if !request.uri().path().starts_with(ASKED) {
             let answer = self.others.call(request);
             return Box::pin(caught(answer));
         }
+        // From here on, and not from when the message was read and its turn has come.
+        let deadline = Deadline::of(request.headers(), SystemClock.instant());
+        request.extensions_mut().insert(deadline);
         let (asked, in_flight) = (self.asked.clone(), Arc::clone(&self.in_flight));
         match in_flight.clone().try_acquire_owned() {
             Ok(permit) => {
@@ -76,7 +79,7 @@ where
                     answer
                 })
             }
-            Err(_) => Box::pin(waited(asked, request, in_flight, Arc::clone(&self.metrics))),
+            Err(_) => Box::pin(waited(asked, request, deadline, in_flight, Arc::clone(&self.metrics))),
         }
     }
 }
@@ -84,21 +87,19 @@ where
 /// Waits for others to end, as long as the caller waits.
 async fn waited<I>(
     mut asked: I,
-    mut request: Request<Body>,
+    request: Request<Body>,
+    deadline: Deadline,
     in_flight: Arc<Semaphore>,
     metrics: Arc<Metrics>,
 ) -> Result<Response<Body>, Infallible>
 where
     I: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
 {
-    let clock = SystemClock;
-    let deadline = Deadline::of(request.headers(), clock.instant());
-    let Ok(permit) = tokio::time::timeout(deadline.left(clock.instant()), in_flight.acquire()).await else {
+    let left = deadline.left(SystemClock.instant());
+    let Ok(permit) = tokio::time::timeout(left, in_flight.acquire()).await else {
         metrics.answered.unavailable.inc();
         return Ok(Status::unavailable("too many requests in flight: see IN_FLIGHT_MAX").into_http());
     };
-    // What is left of the deadline, not a new one.
-    request.extensions_mut().insert(deadline);
     let answer = caught(asked.call(request)).await;
     drop(permit);
     answer

@@ -1,0 +1,11 @@
+//! The real binary on free ports: how it starts, what it answers, and how it ends.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod client;
+
+mod start;
+mod requests;
+mod http;
+mod drain;
