@@ -139,7 +139,7 @@ async fn serve(
         Arc::clone(metrics),
     );
     let health = Health::new(health::follows(settings)).await;
-    let (mut workers, dealer) = Workers::start(settings, &service, metrics, &health, &limiter)?;
+    let (mut workers, dealer) = Workers::start(settings, &service, &limiter, metrics, &health)?;
     let (stop_dealing, stop) = oneshot::channel();
     let dealing = tokio::spawn(listen::deal(listeners.grpc, dealer, stop));
     let admin = Admin::new(SystemClock, service, Arc::clone(&limiter), Arc::clone(metrics), health.told());

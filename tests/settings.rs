@@ -91,7 +91,7 @@ fn cases() -> Vec<Case> {
         case("REDIS_URL", "memory", ("r:1", "(hidden)"), None, |s| if redis(s) == "memory" { redis(s) } else { part(&redis(s), "url: ") }),
         case("REDIS_AUTH", "None", ("user:geheim", "Some((hidden))"), None, |s| part(&redis(s), "auth: ")),
         case("REDIS_TYPE", "-", ("SINGLE", "-"), ("sentinel", "not available yet"), |_| "-".into()),
-        case("REDIS_SOCKET_TYPE", "Tcp", ("unix", "Unix"), ("udp", "`tcp` or `unix`"), |s| part(&redis(s), "socket: ")),
+        case("REDIS_SOCKET_TYPE", "None", ("unix", "Some(Unix)"), ("udp", "`tcp` or `unix`"), |s| part(&redis(s), "socket: ")),
         case("REDIS_TIMEOUT", "10s", ("1m30s", "90s"), ("10", "`10s` or `10ms`"), |s| part(&redis(s), "connect_timeout: ")),
         case("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "false", ("t", "true"), ("2", "`true` or `false`"), |s| part(&redis(s), "health_follows: ")),
         case("REDIS_TLS", "None", ("true", "Some(RedisTls { ca: None"), ("on", "`true` or `false`"), |s| part(&redis(s), "tls: ")),
@@ -249,8 +249,6 @@ fn the_store_is_redis_as_soon_as_there_is_an_address() {
     for half in ["REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY"] {
         assert!(compile(&[(half, "x.pem")]).unwrap_err().to_string().contains("needs its"), "{half}");
     }
-    let path = compile(&[("REDIS_URL", "/run/redis.sock")]).unwrap();
-    assert!(redis(&path).contains("socket: Unix"), "the reference's default is a path");
 }
 
 #[test]

@@ -37,7 +37,7 @@ const PARTS: &[Part] = &[
     part(2, "store",           "bytes thiserror"),
     part(2, "store/memory",    "foldhash hashbrown"),
     part(2, "store/script",    "bytes"),
-    part(2, "store/redis",     "arc_swap bytes foldhash fred percent_encoding rustls_pemfile rustls_pki_types thiserror tokio tracing url"),
+    part(2, "store/redis",     "arc_swap bytes fred percent_encoding rustls socket2 thiserror tokio tracing url"),
     part(2, "rules/watch",     "blake3 notify thiserror tracing"),
 
     // 3: decides. It knows no proto, no Redis, no HTTP.
@@ -60,8 +60,10 @@ const PARTS: &[Part] = &[
 const LINES_MAX: usize = 400;
 
 /// Files that are longer, and why one idea needs so many lines there.
-const LONGER: &[(&str, usize, &str)] =
-    &[("tests/watch.rs", 600, "a case for each kind of change, on one harness")];
+const LONGER: &[(&str, usize, &str)] = &[
+    ("src/store/redis/link.rs", 420, "one connection's whole life: dialling, keeping, asking, giving up"),
+    ("tests/watch.rs", 600, "a case for each kind of change, on one harness"),
+];
 
 /// Lines of a function in `src/`.
 const FUNCTION_LINES_MAX: usize = 70;

@@ -10,7 +10,7 @@ use crate::{
     store::{
         ShardHealth, Store, StoreError,
         memory::MemoryStore,
-        redis::{self, RedisConfig, RedisStore},
+        redis::{Hostname, RedisConfig, RedisStore, RedisTls, Secret, Socket},
     },
 };
 
@@ -23,25 +23,47 @@ pub(super) enum Backend {
 
 impl Backend {
     /// # Errors
-    /// When settings contradict each other, which needs no connection to find out.
+    /// When a setting is wrong, which needs no connection to find out.
     pub(super) fn new(settings: &Settings) -> Result<Self, Failure> {
         match &settings.backend {
             settings::Backend::Memory { keys_max } => {
                 Ok(Self::Memory(MemoryStore::new(SystemClock, keys_max.get())))
             }
             settings::Backend::Redis(redis) => {
-                let store = RedisStore::new(&redis_config(redis, settings.store.timeout));
-                store.map(Self::Redis).map_err(|error| Failure::usage(error.to_string()))
+                let store = RedisStore::new(&config(redis, settings.store.timeout));
+                Ok(Self::Redis(store.map_err(|error| Failure::usage(error.to_string()))?))
             }
         }
     }
 
-    /// Each thread that answers calls this once, in its runtime: it gets a connection of its own.
-    pub(super) fn connect_here(&self) {
+    /// Gives this thread's runtime what it needs. To be called on it, once.
+    pub(super) fn join(&self) {
         match self {
             Self::Memory(_) => {}
             Self::Redis(store) => store.connect_here(),
         }
+    }
+}
+
+/// The settings in the store's words.
+fn config(redis: &settings::Redis, timeout: Duration) -> RedisConfig {
+    let secret = |secret: &settings::Secret| Secret::new(secret.expose());
+    RedisConfig {
+        url: secret(&redis.url),
+        socket: redis.socket.map(|socket| match socket {
+            settings::Socket::Tcp => Socket::Tcp,
+            settings::Socket::Unix => Socket::Unix,
+        }),
+        auth: redis.auth.as_ref().map(secret),
+        tls: redis.tls.as_ref().map(|tls| RedisTls {
+            ca: tls.ca.clone(),
+            client_cert: tls.client.as_ref().map(|(cert, _)| cert.clone()),
+            client_key: tls.client.as_ref().map(|(_, key)| key.clone()),
+            hostname: if tls.skip_hostname { Hostname::Skipped } else { Hostname::Verified },
+        }),
+        timeout,
+        connect_timeout: redis.connect_timeout,
+        connections: RedisConfig::CONNECTIONS,
     }
 }
 
@@ -58,27 +80,5 @@ impl Store for Backend {
             Self::Memory(store) => store.health(),
             Self::Redis(store) => store.health(),
         }
-    }
-}
-
-/// The settings in the words of the store, which knows no environment.
-fn redis_config(redis: &settings::Redis, timeout: Duration) -> RedisConfig {
-    let secret = |secret: &settings::Secret| redis::Secret::new(secret.expose());
-    RedisConfig {
-        url: secret(&redis.url),
-        socket: Some(match redis.socket {
-            settings::Socket::Tcp => redis::Socket::Tcp,
-            settings::Socket::Unix => redis::Socket::Unix,
-        }),
-        auth: redis.auth.as_ref().map(secret),
-        tls: redis.tls.as_ref().map(|tls| redis::RedisTls {
-            ca: tls.ca.clone(),
-            client_cert: tls.client.as_ref().map(|(cert, _)| cert.clone()),
-            client_key: tls.client.as_ref().map(|(_, key)| key.clone()),
-            hostname: if tls.skip_hostname { redis::Hostname::Skipped } else { redis::Hostname::Verified },
-        }),
-        timeout,
-        connect_timeout: redis.connect_timeout,
-        connections: RedisConfig::CONNECTIONS,
     }
 }

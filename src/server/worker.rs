@@ -62,9 +62,9 @@ impl Workers {
     pub(super) fn start(
         settings: &Settings,
         service: &Service<SystemClock, Backend>,
+        limiter: &Arc<Served>,
         metrics: &Arc<Metrics>,
         health: &Health,
-        limiter: &Arc<Served>,
     ) -> Result<(Self, Dealer), Failure> {
         let threads = settings.threads.get();
         let in_flight = Arc::new(Semaphore::new(settings.in_flight_max.get().min(Semaphore::MAX_PERMITS)));
@@ -75,10 +75,9 @@ impl Workers {
             let (queue, connections) = mpsc::channel(CONNECTIONS_WAITING_MAX);
             let front =
                 Front::new(asked.clone(), others(health)?, Arc::clone(&in_flight), Arc::clone(metrics));
-            let send_ended = send_ended.clone();
-            let limiter = Arc::clone(limiter);
+            let (send_ended, limiter) = (send_ended.clone(), Arc::clone(limiter));
             let work = move || {
-                let ended = catch_unwind(AssertUnwindSafe(|| work(connections, front, &limiter)));
+                let ended = catch_unwind(AssertUnwindSafe(|| work(&limiter, connections, front)));
                 let why = match ended {
                     Ok(Ok(())) => format!("thread {number} has drained"),
                     Ok(Err(error)) => format!("thread {number} ended: {error}"),
@@ -124,9 +123,9 @@ fn others(health: &Health) -> Result<Routes, Failure> {
 
 /// One thread's life.
 fn work(
+    limiter: &Served,
     connections: mpsc::Receiver<StdTcpStream>,
     front: Front<Asked>,
-    limiter: &Served,
 ) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -141,7 +140,7 @@ fn work(
     let never = future::pending::<()>();
     runtime
         .block_on(async {
-            limiter.store().connect_here();
+            limiter.store().join();
             server.serve_with_incoming_shutdown(front, incoming, never).await
         })
         .map_err(|error| error.to_string())

@@ -14,8 +14,8 @@ pub struct Redis {
     pub url: Secret,
     /// `password` or `user:password`.
     pub auth: Option<Secret>,
-    /// What the address is.
-    pub socket: Socket,
+    /// What the address is; `None` where it shows itself.
+    pub socket: Option<Socket>,
     /// `None` is plain text (unless the address says `rediss://`).
     pub tls: Option<RedisTls>,
     /// How long connecting may take.
@@ -75,8 +75,6 @@ pub(super) fn redis(read: &Reader<'_>) -> Result<Option<Redis>, SettingsError> {
     let connect_timeout = read.one("REDIS_TIMEOUT", values::positive_duration)?;
     let health_follows = read.one("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", values::boolean)?;
     let Some(url) = read.given("REDIS_URL") else { return Ok(None) };
-    // The reference's default is `unix`, so whoever has a path there may have set nothing else.
-    let socket = socket.unwrap_or(if url.starts_with('/') { Socket::Unix } else { Socket::Tcp });
     Ok(Some(Redis { url: Secret::new(url), auth, socket, tls, connect_timeout, health_follows }))
 }
 

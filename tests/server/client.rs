@@ -18,7 +18,9 @@ use tollgate::{
     },
 };
 use tonic::{Request, Status, transport::Channel};
-use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
 
 use crate::support::tollgate::Served;
 
@@ -125,7 +127,8 @@ pub(crate) fn now() -> Instant {
 pub(crate) fn http(address: &str, head: &str, body: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(SOON)).unwrap();
-    write!(stream, "{head}Host: test\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+    write!(stream, "{head}Host: test\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+        .unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();

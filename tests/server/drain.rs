@@ -2,7 +2,9 @@
 
 use std::net::TcpStream;
 
-use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
 
 use crate::client::{Service, until};
 
@@ -27,8 +29,9 @@ async fn idle_connections_do_not_hold_up_the_end() {
     let mut service = Service::ready(&[("SHUTDOWN_TIMEOUT", "1h")]).await;
     let _grpc = service.channel().await;
     // One that says nothing, on each port.
-    let _silent: Vec<TcpStream> =
-        [&service.grpc, &service.http, &service.debug].map(|address| TcpStream::connect(address).unwrap()).into();
+    let _silent: Vec<TcpStream> = [&service.grpc, &service.http, &service.debug]
+        .map(|address| TcpStream::connect(address).unwrap())
+        .into();
     service.served.signal("TERM");
     assert_eq!(service.served.exit_code(), Some(0));
 }

@@ -17,11 +17,17 @@ async fn json_says_200_429_and_400_and_shares_its_counters_with_grpc() {
     let (status, body) = service.post_json(ann);
     let answer: serde_json::Value = serde_json::from_str(&body).unwrap();
     assert_eq!((status, answer["overallCode"].as_str()), (429, Some("OVER_LIMIT")));
-    let names: Vec<&str> =
-        answer["responseHeadersToAdd"].as_array().unwrap().iter().map(|h| h["key"].as_str().unwrap()).collect();
+    let names: Vec<&str> = answer["responseHeadersToAdd"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|h| h["key"].as_str().unwrap())
+        .collect();
     assert_eq!(names, ["RateLimit-Policy", "RateLimit", "Retry-After"]);
 
-    for bad in ["", "{", "[]", "{}", r#"{"domain": "test"}"#, r#"{"domain": "test", "descriptors": [{}], "x": 1}"#] {
+    for bad in
+        ["", "{", "[]", "{}", r#"{"domain": "test"}"#, r#"{"domain": "test", "descriptors": [{}], "x": 1}"#]
+    {
         assert_eq!(service.post_json(bad).0, 400, "{bad}");
     }
     assert_eq!(http(&service.http, "PUT /json HTTP/1.1\r\n", &ann.replace("ann", "bob")).0, 200);

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
-use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitResponse, rate_limit_response::Code as Overall};
+use tollgate::proto::envoy::service::ratelimit::v3::{
+    RateLimitResponse, rate_limit_response::Code as Overall,
+};
 use tonic::{Code, Request, client::Grpc};
 use tonic_reflection::pb::v1::{
     ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
@@ -26,7 +28,8 @@ async fn three_pass_and_the_fourth_is_told_when_to_come_back() {
     }
     let answer = service.ask("user", "ann").await.unwrap();
     assert_eq!(answer.overall_code(), Overall::OverLimit);
-    let (name, seconds) = headers(&answer)[2].split_once(": ").map(|(n, s)| (n.to_owned(), s.to_owned())).unwrap();
+    let (name, seconds) =
+        headers(&answer)[2].split_once(": ").map(|(n, s)| (n.to_owned(), s.to_owned())).unwrap();
     let reset = answer.statuses[0].duration_until_reset.unwrap();
     // A window that has just ended would make it the next one's.
     let up = reset.seconds + i64::from(reset.nanos > 0);
@@ -45,7 +48,8 @@ async fn reflection_lists_the_services_and_knows_their_messages() {
     ]);
     let mut client = ServerReflectionClient::new(service.channel().await);
     let mut answers = client.server_reflection_info(asked).await.unwrap().into_inner();
-    let Some(MessageResponse::ListServicesResponse(list)) = answers.message().await.unwrap().unwrap().message_response
+    let Some(MessageResponse::ListServicesResponse(list)) =
+        answers.message().await.unwrap().unwrap().message_response
     else {
         panic!("no list")
     };
@@ -81,7 +85,11 @@ async fn what_is_wrong_with_a_request_is_said_and_the_connection_lives_on() {
     }
     let garbage = raw(&service, ASK, b"\xff\xff\xff\xff garbage").await.unwrap_err();
     assert!([Code::Internal, Code::InvalidArgument].contains(&garbage.code()), "{garbage}");
-    assert_eq!(client.should_rate_limit(request("user", "ann")).await.unwrap().into_inner().statuses[0].limit_remaining, 2);
+    assert_eq!(
+        client.should_rate_limit(request("user", "ann")).await.unwrap().into_inner().statuses[0]
+            .limit_remaining,
+        2
+    );
 }
 
 #[tokio::test]

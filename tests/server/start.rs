@@ -12,7 +12,8 @@ use crate::{
 
 #[tokio::test]
 async fn bad_rules_at_the_start_are_all_told_and_it_serves_as_soon_as_they_are_mended() {
-    let bad = "domain: test\ndescriptors:\n- key: user\n  rate_limit: {unit: fortnight, requests_per_unit: 3}\n";
+    let bad =
+        "domain: test\ndescriptors:\n- key: user\n  rate_limit: {unit: fortnight, requests_per_unit: 3}\n";
     let worse = "domain: other\ndescriptors:\n- {kee: user}\n";
     let mut service = Service::start(&[("bad.yaml", bad), ("worse.yaml", worse)], &[]);
     service.served.line("fortnight");
@@ -39,7 +40,10 @@ async fn bad_rules_at_the_start_are_all_told_and_it_serves_as_soon_as_they_are_m
 async fn a_bad_edit_changes_nothing_and_health_stays() {
     let service = Service::ready(&[]).await;
     fs::write(service.rules.path().join("rules.yaml"), "domain: [").unwrap();
-    until("the refusal", async || service.get("/metrics").1.contains("rule_reloads_total{result=\"refused\"} 1")).await;
+    until("the refusal", async || {
+        service.get("/metrics").1.contains("rule_reloads_total{result=\"refused\"} 1")
+    })
+    .await;
     assert_eq!(service.health("").await.unwrap(), ServingStatus::Serving);
     assert_eq!(service.ask("user", "ann").await.unwrap().statuses[0].limit_remaining, 2);
 }
@@ -66,7 +70,8 @@ fn a_port_in_use_ends_with_1_and_says_which_setting_moves_it() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let rules = tempfile::tempdir().unwrap();
-    for (flag, setting) in [("--grpc-port", "GRPC_PORT"), ("--port", "PORT"), ("--debug-port", "DEBUG_PORT")] {
+    for (flag, setting) in [("--grpc-port", "GRPC_PORT"), ("--port", "PORT"), ("--debug-port", "DEBUG_PORT")]
+    {
         let mut command = tollgate::command();
         command.env("TOLLGATE_RULES", rules.path());
         for (host, port) in [("GRPC_HOST", "GRPC_PORT"), ("HOST", "PORT"), ("DEBUG_HOST", "DEBUG_PORT")] {
@@ -75,7 +80,10 @@ fn a_port_in_use_ends_with_1_and_says_which_setting_moves_it() {
         let ended = tollgate::ended(command.args([flag, &port]));
         assert_eq!(ended.code, Some(1), "{}", ended.stderr);
         let last = ended.stderr.lines().last().unwrap();
-        assert!(last.starts_with("tollgate: cannot listen on 127.0.0.1:") && last.contains(setting), "{last}");
+        assert!(
+            last.starts_with("tollgate: cannot listen on 127.0.0.1:") && last.contains(setting),
+            "{last}"
+        );
     }
 }
 
