@@ -20,6 +20,7 @@
 //! second signal ends the process at once, with 1.
 
 mod backend;
+mod connection;
 mod front;
 mod health;
 mod listen;

@@ -28,7 +28,7 @@ pub(super) fn check(settings: &Settings) -> Result<(), Failure> {
 }
 
 /// Loads the rules, and again whenever they change, as long as what it returns is kept. Blocks while it reads and
-/// compiles. Mistakes are no failure: the watcher has told them all, and the rules before them, if any, stay in force.
+/// compiles. Mistakes are no failure: all are told, and the rules before them, if any, stay in force.
 ///
 /// # Errors
 /// When the system gives no thread.
@@ -44,6 +44,9 @@ pub(super) fn start(
     let First { rules, watching } =
         watch::rules(dir, settings.dialect(), options, move |change| loader.take(change))
             .map_err(|error| Failure::machine(format!("no thread to watch the rules: {error}")))?;
+    if let Err(why) = &rules {
+        tracing::error!("there are no rules yet: {why}");
+    }
     first.take(rules);
     Ok(watching)
 }
@@ -57,7 +60,7 @@ struct Loader {
 impl Loader {
     fn take(&self, change: Result<Compiled, watch::Failure<Mistakes>>) {
         self.metrics.reloaded(change.is_ok());
-        // What is wrong the watcher has logged, and keeps.
+        // What is wrong was logged, and the watcher keeps it.
         let Ok(Compiled { rules, warnings }) = change else { return };
         if !warnings.is_empty() {
             tracing::warn!("the rules are in force, and:\n{warnings}");

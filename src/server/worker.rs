@@ -15,13 +15,14 @@ use tokio::{
     sync::{
         Semaphore,
         mpsc::{self, error::TrySendError},
+        watch,
     },
 };
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tonic::{service::Routes, transport::Server};
 use tonic_health::{pb::health_server::HealthServer, server::HealthService};
 
-use super::{Failure, Served, backend::Backend, front::Front, health::Health};
+use super::{Failure, Served, backend::Backend, connection::Connection, front::Front, health::Health};
 use crate::{
     clock::SystemClock,
     metrics::Metrics,
@@ -70,14 +71,15 @@ impl Workers {
         let in_flight = Arc::new(Semaphore::new(settings.in_flight_max.get().min(Semaphore::MAX_PERMITS)));
         let asked = RateLimitServiceServer::new(service.clone()).max_decoding_message_size(MESSAGE_MAX_BYTES);
         let (send_ended, ended) = mpsc::channel(threads);
+        let open = watch::Sender::new(());
         let mut queues = Vec::with_capacity(threads);
         for number in 0..threads {
             let (queue, connections) = mpsc::channel(CONNECTIONS_WAITING_MAX);
             let front =
                 Front::new(asked.clone(), others(health)?, Arc::clone(&in_flight), Arc::clone(metrics));
-            let (send_ended, limiter) = (send_ended.clone(), Arc::clone(limiter));
+            let (send_ended, limiter, open) = (send_ended.clone(), Arc::clone(limiter), open.subscribe());
             let work = move || {
-                let ended = catch_unwind(AssertUnwindSafe(|| work(&limiter, connections, front)));
+                let ended = catch_unwind(AssertUnwindSafe(|| work(&limiter, connections, &open, front)));
                 let why = match ended {
                     Ok(Ok(())) => format!("thread {number} has drained"),
                     Ok(Err(error)) => format!("thread {number} ended: {error}"),
@@ -91,7 +93,7 @@ impl Workers {
                 .map_err(|error| Failure::machine(format!("no thread: {error}; THREADS sets how many")))?;
             queues.push(queue);
         }
-        Ok((Self { threads, ended }, Dealer { queues, next: 0 }))
+        Ok((Self { threads, ended }, Dealer { queues, next: 0, _open: open }))
     }
 
     /// Waits until one has ended, and says why. While nobody stops them this is a failure.
@@ -125,13 +127,16 @@ fn others(health: &Health) -> Result<Routes, Failure> {
 fn work(
     limiter: &Served,
     connections: mpsc::Receiver<StdTcpStream>,
+    open: &watch::Receiver<()>,
     front: Front<Asked>,
 ) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| error.to_string())?;
-    let incoming = ReceiverStream::new(connections).map(TcpStream::from_std);
+    let incoming = ReceiverStream::new(connections).map(|connection| {
+        Ok::<_, io::Error>(Connection::new(TcpStream::from_std(connection)?, open.clone()))
+    });
     let server = Server::builder()
         .max_concurrent_streams(STREAMS_MAX)
         .http2_keepalive_interval(Some(KEEPALIVE_EVERY))
@@ -151,6 +156,8 @@ fn work(
 pub(super) struct Dealer {
     queues: Vec<mpsc::Sender<StdTcpStream>>,
     next: usize,
+    /// Dropped with the dealer, which is what connections without a word wait for.
+    _open: watch::Sender<()>,
 }
 
 impl Dealer {

@@ -8,7 +8,7 @@ use tonic_health::pb::{
 
 use crate::client::{Service, until};
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_signal_tells_open_health_watches_ends_them_and_exits_with_0() {
     for signal in ["TERM", "INT"] {
         let mut service = Service::ready(&[]).await;
@@ -24,7 +24,7 @@ async fn a_signal_tells_open_health_watches_ends_them_and_exits_with_0() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn idle_connections_do_not_hold_up_the_end() {
     let mut service = Service::ready(&[("SHUTDOWN_TIMEOUT", "1h")]).await;
     let _grpc = service.channel().await;

@@ -5,7 +5,7 @@ use std::{
     io::{BufRead, BufReader},
     path::Path,
     process::{Child, Command, Output, Stdio},
-    sync::mpsc::{Receiver, channel},
+    sync::mpsc::{Receiver, RecvTimeoutError, channel},
     thread,
     time::Duration,
 };
@@ -89,6 +89,32 @@ impl Served {
     }
 }
 
+impl Served {
+    /// The service's process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal by its name, such as `TERM`.
+    pub(crate) fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([&format!("-{name}"), &self.pid().to_string()]).status();
+        assert!(sent.expect("there is kill(1)").success(), "the service ended before its signal");
+    }
+
+    /// Waits for the service to end by itself; `None` where a signal ended it.
+    pub(crate) fn exit_code(&mut self) -> Option<i32> {
+        // Its log ends with it.
+        loop {
+            match self.lines.recv_timeout(LINE_MAX) {
+                Ok(line) => self.seen.push(line),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => panic!("it does not end:\n{}", self.seen.join("\n")),
+            }
+        }
+        self.child.wait().expect("it is our child").code()
+    }
+}
+
 impl Drop for Served {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -99,5 +125,6 @@ impl Drop for Served {
 /// Each test binary compiles this file and uses a part of it; this names the rest.
 const _: fn() = || {
     let _ = (command, ended, run::<&str, [&str; 1]>, Served::start, Served::address, Served::line);
+    let _ = (Served::pid, Served::signal, Served::exit_code);
     let _ = |ended: Ended| (ended.code, ended.stdout, ended.stderr);
 };
