@@ -23,6 +23,7 @@ mod labels;
 
 mod describe;
 mod explain;
+mod schema;
 
 pub mod watch;
 
@@ -33,6 +34,7 @@ pub use explain::Step;
 pub use found::Found;
 pub use mistake::{Level, Mistake, Mistakes};
 pub use reference::DESCRIPTORS_DEEP_MAX;
+pub use schema::SCHEMA;
 pub use tenants::TENANT_MAX;
 pub use yaml::{DEPTH_MAX, FILE_MAX, NODES_MAX};
 
@@ -294,6 +296,3 @@ impl Domain {
 
 /// How many rules may apply to one descriptor: `rate_limits` of a descriptor, further limits of a tier.
 pub const RULES_MAX: usize = 8;
-
-/// The JSON Schema of rule files, both forms, draft 2020-12. Editors read it.
-pub const SCHEMA: &str = include_str!("rules/schema.json");

@@ -10,3 +10,7 @@ mod matching;
 mod tiers;
 #[path = "rules/mistakes.rs"]
 mod mistakes;
+#[path = "rules/oracle.rs"]
+mod oracle;
+#[path = "rules/reading.rs"]
+mod reading;

@@ -27,7 +27,8 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &Node) -> Option<Value> {
     None
 }
 
-fn value(node: &Node) -> Value {
+/// Any tree as JSON.
+pub(super) fn value(node: &Node) -> Value {
     match &node.kind {
         Kind::Sequence(items) => Value::Array(items.iter().map(value).collect()),
         Kind::Mapping(pairs) => {

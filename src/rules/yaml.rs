@@ -91,6 +91,36 @@ pub(super) const BOUNDS: Bounds = Bounds { nodes: NODES_MAX, depth: DEPTH_MAX };
 /// Reads the first document. `only_first` does not even look at what follows it, as the reference does.
 pub(super) fn read(text: &str, only_first: bool, bounds: Bounds) -> Result<Document, Broken> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    match read_as_it_is(text, only_first, bounds) {
+        // The reference takes a tab after a colon, our parser does not before letters.
+        Err(broken) if broken.message.contains("':' must be followed by") => {
+            read_as_it_is(&tabs_after_colons_to_spaces(text), only_first, bounds)
+        }
+        read => read,
+    }
+}
+
+/// Changes no place, and nothing on a line where a quote or a comment begins before.
+fn tabs_after_colons_to_spaces(text: &str) -> String {
+    let mut before = '\n';
+    let mut in_text = false;
+    let mend = |c: char| {
+        in_text = match c {
+            '\n' => false,
+            '"' | '\'' | '#' => true,
+            _ => in_text,
+        };
+        // What was mended does not count as before, so that the next of several tabs is mended too.
+        let mended = if c == '\t' && before == ':' && !in_text { ' ' } else { c };
+        if mended == c {
+            before = c;
+        }
+        mended
+    };
+    text.chars().map(mend).collect()
+}
+
+fn read_as_it_is(text: &str, only_first: bool, bounds: Bounds) -> Result<Document, Broken> {
     let mut tree = Tree { root: None, open: Vec::new(), anchors: HashMap::new(), nodes: 0, bounds };
     let mut documents = 0;
     let mut second = None;
