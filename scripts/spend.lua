@@ -24,7 +24,7 @@ local byte, match, format = string.byte, string.match, string.format
 -- TAKE, DRAIN, COUNT, LOOK, GIVE are the letters T D C L G; ENFORCE, QUOTA are E Q; b g s f are the algorithms.
 local TAKE, DRAIN, COUNT, LOOK, GIVE = 84, 68, 67, 76, 71
 local ENFORCE, QUOTA = 69, 81
-local BUCKET, GCRA, SLIDING = 98, 103, 115
+local BUCKET, GCRA, SLIDING, FIXED = 98, 103, 115, 102
 
 local now = ARGV[1]
 if now == '' then
@@ -268,7 +268,7 @@ local function fixed_window(s, act, l, w, burst, hits)
 end
 
 local function judge(s, algorithm, act, l, w, burst, hits)
-  if l == 0 then
+  if l == 0 and not (algorithm == FIXED and (act == COUNT or (act == LOOK and hits == 0))) then
     local to_end = w - fmod(now, w)
     if act == GIVE or hits == 0 then return 1, 0, to_end, 0, to_end end
     return 0, 0, to_end, NEVER, to_end

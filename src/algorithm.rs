@@ -182,7 +182,7 @@ impl Act {
 }
 
 fn judge(limit: &Limit, counter: &mut Counter, now: Micros, act: Act, hits: u64) -> Verdict {
-    if limit.requests() == 0 {
+    if limit.requests() == 0 && !counts_at_zero(limit, act, hits) {
         return blocked(limit, now, act, hits);
     }
     // The key names the algorithm, so a state of another kind can only come from a caller that mixes them up.
@@ -248,6 +248,11 @@ fn judge_by<B: Budget>(
         },
         next_us: if reset_us == 0 { 0 } else { budget.until(remaining + 1, limit, now) },
     }
+}
+
+/// The reference counts at a limit of 0 too, so a look for no hits fits there as long as nothing was counted.
+fn counts_at_zero(limit: &Limit, act: Act, hits: u64) -> bool {
+    limit.algorithm() == Algorithm::FixedWindow && (act == Act::Count || (act == Act::Look && hits == 0))
 }
 
 /// A limit of 0: over whatever wants a hit, and no wait helps. Its window's end stands for the times that there are not.

@@ -217,7 +217,7 @@ impl<C: Clock, S: Store> Limiter<C, S> {
         let decided = self.store.spend(&plan.charges, within).await;
         self.metrics.store_seconds.observe(self.clock.instant().duration_since(began).as_secs_f64());
         let answer = match decided {
-            Ok(decision) => plan.answer(&decision, &self.options),
+            Ok(decision) => plan.answer(&decision, &self.options, self.clock.now()),
             Err(error) => self.without_store(&plan, error, within).await?,
         };
         plan.count(&answer, loaded);

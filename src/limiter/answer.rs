@@ -7,7 +7,8 @@ use super::{
     plan::{Bare, Charged, Plan},
 };
 use crate::{
-    limit::{Decision, Limit, Role, Verdict, WAIT_MAX_US},
+    clock::Micros,
+    limit::{Charge, Decision, Limit, Role, Verdict, WAIT_MAX_US},
     rules::{Rule, Unit},
 };
 
@@ -76,7 +77,7 @@ impl<'r> Plan<'r> {
     }
 
     /// The answer that a decision makes.
-    pub(super) fn answer(&self, decision: &Decision, options: &Options) -> Answer<'r> {
+    pub(super) fn answer(&self, decision: &Decision, options: &Options, now: Micros) -> Answer<'r> {
         let verdicts = &decision.verdicts;
         let retry_us = if decision.refused { self.retry(verdicts) } else { None };
         let spoken =
@@ -94,7 +95,7 @@ impl<'r> Plan<'r> {
         });
         Answer {
             refused: decision.refused,
-            statuses: self.statuses(verdicts, options),
+            statuses: self.statuses(verdicts, options, now),
             described,
             retry_us,
             fits: verdicts.iter().map(|verdict| verdict.fits).collect(),
@@ -102,15 +103,19 @@ impl<'r> Plan<'r> {
     }
 
     /// A descriptor with several limits shows the one that speaks for it: over before fitting, then the nearest.
-    fn statuses(&self, verdicts: &[Verdict], options: &Options) -> Vec<Status<'r>> {
+    fn statuses(&self, verdicts: &[Verdict], options: &Options, now: Micros) -> Vec<Status<'r>> {
         let mut statuses: Vec<Status<'r>> = self.bare.iter().map(|bare| bare.status()).collect();
         let mut nearest: Vec<Option<Nearness>> = vec![None; statuses.len()];
-        for (charged, verdict) in self.charged.iter().zip(verdicts) {
+        for ((charged, charge), verdict) in self.charged.iter().zip(&self.charges).zip(verdicts) {
             let nearness = nearness(charged, verdict);
             let seen = &mut nearest[charged.descriptor];
             if seen.is_none_or(|seen| nearness < seen) {
                 *seen = Some(nearness);
-                statuses[charged.descriptor] = status(charged, verdict, options);
+                let mut status = status(charged, verdict);
+                if options.compat {
+                    as_the_reference(&mut status, charge, verdict, now);
+                }
+                statuses[charged.descriptor] = status;
             }
         }
         statuses
@@ -165,15 +170,23 @@ fn wait(verdict: &Verdict) -> u64 {
     if verdict.fits { 0 } else { verdict.retry_us.unwrap_or(u64::MAX) }
 }
 
-pub(super) fn status<'r>(charged: &Charged<'r>, verdict: &Verdict, options: &Options) -> Status<'r> {
-    let over = !verdict.fits && charged.role != Role::Shadow;
-    // The reference says 0 on a refusal, whatever is left.
-    let remaining = if options.compat && !verdict.fits { 0 } else { verdict.remaining };
+fn status<'r>(charged: &Charged<'r>, verdict: &Verdict) -> Status<'r> {
     Status {
-        over,
+        over: !verdict.fits && charged.role != Role::Shadow,
         limit: Some(shown(charged)),
-        remaining: u32::try_from(remaining).unwrap_or(u32::MAX),
+        remaining: u32::try_from(verdict.remaining).unwrap_or(u32::MAX),
         reset_us: Some(verdict.reset_us),
+    }
+}
+
+/// The reference says 0 on a refusal, whatever is left, and tells a window's end also where nothing is spent.
+fn as_the_reference(status: &mut Status<'_>, charge: &Charge, verdict: &Verdict, now: Micros) {
+    if !verdict.fits {
+        status.remaining = 0;
+    }
+    if verdict.reset_us == 0 && charge.limit.algorithm().has_window() {
+        let window_us = charge.limit.window_us();
+        status.reset_us = Some(window_us - now.0 % window_us);
     }
 }
 

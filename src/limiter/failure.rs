@@ -46,7 +46,7 @@ impl<C: Clock, S: Store> Limiter<C, S> {
                 let shares: Vec<Charge> =
                     plan.charges.iter().map(|charge| share(charge, self.options.fleet_size)).collect();
                 let decision = self.local.spend(&shares, within).await?;
-                Ok(plan.answer(&decision, &self.options))
+                Ok(plan.answer(&decision, &self.options, self.clock.now()))
             }
         }
     }

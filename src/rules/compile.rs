@@ -184,7 +184,7 @@ impl Draft {
             }
             let form = match draft.form {
                 FormDraft::Reference(draft) => {
-                    Form::Tree(Box::new(Tree::new(draft.descriptors, draft.default)))
+                    Form::Tree(Box::new(Tree::new(draft.descriptors, draft.default, self.dialect.compat)))
                 }
                 FormDraft::Tiered(tiers) => Form::Tiers(tiers),
             };

@@ -32,6 +32,7 @@ pub(super) struct Tree {
     branches: Vec<Branch>,
     rules: Vec<Rule>,
     default: Option<Rule>,
+    stars_are_exact: bool,
 }
 
 /// What stands side by side at one depth.
@@ -125,8 +126,12 @@ pub(super) enum Tried<'r> {
 
 impl Tree {
     /// Compiles descriptors of a domain, in the order of its files.
-    pub(super) fn new(descriptors: Vec<Descriptor>, default: Option<Rule>) -> Self {
-        let mut tree = Self { levels: Vec::new(), branches: Vec::new(), rules: Vec::new(), default };
+    ///
+    /// `stars_are_exact`: a value that is a pattern's own text matches that pattern before any other, as in the reference
+    /// (golden case `star-in-values-asked`). A client can so choose among patterns, which is why it is not our way.
+    pub(super) fn new(descriptors: Vec<Descriptor>, default: Option<Rule>, stars_are_exact: bool) -> Self {
+        let (levels, branches, rules) = (Vec::new(), Vec::new(), Vec::new());
+        let mut tree = Self { levels, branches, rules, default, stars_are_exact };
         tree.add_level(descriptors, &[]);
         tree
     }
@@ -242,7 +247,7 @@ impl Tree {
                 assert!(fits, "a file is far smaller than a table may be");
                 slots.push(SlotDraft::default());
             }
-            slots[slot].add(order, value, branch);
+            slots[slot].add(order, value, branch, self.stars_are_exact);
         }
         let slots = slots.into_iter().map(SlotDraft::build).collect();
         self.levels[number] = Level { keys: keys.build().0, slots, starred };
@@ -274,14 +279,20 @@ struct SlotDraft {
 }
 
 impl SlotDraft {
-    fn add(&mut self, order: usize, value: Value, branch: u32) {
+    fn add(&mut self, order: usize, value: Value, branch: u32, stars_are_exact: bool) {
         match value {
             Value::Any => self.bare = Some(branch),
             Value::Exact(value) => {
                 let fits = self.exact.push(&value, branch);
                 assert!(fits, "a file is far smaller than a table may be");
             }
-            value @ Value::Pattern(_) => self.wild.push(Wild { order, key: None, value, branch }),
+            Value::Pattern(pattern) => {
+                if stars_are_exact {
+                    let fits = self.exact.push(pattern.text(), branch);
+                    assert!(fits, "a file is far smaller than a table may be");
+                }
+                self.wild.push(Wild { order, key: None, value: Value::Pattern(pattern), branch });
+            }
         }
     }
 

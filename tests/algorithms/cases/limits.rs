@@ -175,15 +175,9 @@ pub(super) fn all_algorithms(algorithm: Algorithm) -> Vec<Case> {
                 ),
                 (
                     10 * SECOND,
-                    vec![count(take(blocked, 3))],
-                    "refused | over 0 left, whole 40000000, next 40000000; never",
-                ),
-                (
-                    10 * SECOND,
                     vec![drain(take(blocked, 3))],
                     "refused | over 0 left, whole 40000000, next 40000000; never",
                 ),
-                (10 * SECOND, vec![look(blocked, 0)], "pass | fits 0 left, whole 40000000, next 40000000"),
                 (10 * SECOND, vec![give(blocked, 3)], "pass | fits 0 left, whole 40000000, next 40000000"),
                 (
                     10 * SECOND,
@@ -242,6 +236,23 @@ pub(super) fn windows() -> Vec<Case> {
             ],
         )
         .stored("f {t+1m} 4"),
+        case("a fixed window of 0 counts what counts always, so a look for nothing fits until then", {
+            let blocked = limit(FixedWindow, 0, 60 * SECOND, None);
+            [
+                (0, vec![look(blocked, 0)], "pass | fits 0 left, whole 0, next 0"),
+                (
+                    0,
+                    vec![count(take(blocked, 1))],
+                    "refused | over 0 left, whole 60000000, next 60000000; never",
+                ),
+                (
+                    0,
+                    vec![look(blocked, 0)],
+                    "refused | over 0 left, whole 60000000, next 60000000; retry 60000000",
+                ),
+                (60 * SECOND, vec![look(blocked, 0)], "pass | fits 0 left, whole 0, next 0"),
+            ]
+        }),
         case("a week begins on Thursday", {
             let week = limit(FixedWindow, 5, 7 * DAY, None);
             [(3 * DAY, vec![take(week, 1)], "pass | fits 4 left, whole 345600000000, next 345600000000")]
