@@ -12,12 +12,14 @@ from processes import ROOT, Envoy, Tollgate, envoy_binary, wait_until
 
 CONFIG = ROOT / "deploy/envoy.yaml"
 RULES = """\
-domain: api
+domain: shop
 descriptors:
   - key: user
     rate_limit: { unit: year, requests_per_unit: 5 }
   - key: remote_address
-    rate_limit: { unit: year, requests_per_unit: 8 }
+    descriptors:
+      - key: path
+        rate_limit: { unit: year, requests_per_unit: 8 }
 """
 
 
