@@ -31,7 +31,7 @@ use crate::{
     clock::Clock,
     limiter::{AskError, Limiter},
     metrics::Metrics,
-    service::{Deadline, MESSAGE_MAX_BYTES, Service},
+    service::{BUSY, Deadline, InFlight, MESSAGE_MAX_BYTES, Service},
     store::Store,
 };
 
@@ -55,6 +55,7 @@ struct Shared<C, S> {
     service: Service<C, S>,
     limiter: Arc<Limiter<C, S>>,
     metrics: Arc<Metrics>,
+    in_flight: InFlight,
     serving: watch::Receiver<bool>,
 }
 
@@ -65,9 +66,10 @@ impl<C: Clock, S: Store> Admin<C, S> {
         service: Service<C, S>,
         limiter: Arc<Limiter<C, S>>,
         metrics: Arc<Metrics>,
+        in_flight: InFlight,
         serving: watch::Receiver<bool>,
     ) -> Self {
-        Self { shared: Arc::new(Shared { clock, service, limiter, metrics, serving }) }
+        Self { shared: Arc::new(Shared { clock, service, limiter, metrics, in_flight, serving }) }
     }
 
     /// The routes of `PORT`.
@@ -118,11 +120,16 @@ async fn ready<C: Clock, S: Store>(State(admin): State<Arc<Shared<C, S>>>) -> Re
 }
 
 async fn metrics<C: Clock, S: Store>(State(admin): State<Arc<Shared<C, S>>>) -> Response {
+    admin.metrics.in_flight.set(i64::try_from(admin.in_flight.count()).unwrap_or(i64::MAX));
     ([(header::CONTENT_TYPE, OPEN_METRICS)], admin.metrics.text()).into_response()
 }
 
 async fn ask<C: Clock, S: Store>(State(admin): State<Arc<Shared<C, S>>>, request: Request) -> Response {
     let deadline = Deadline::of(request.headers(), admin.clock.instant());
+    let Some(_place) = admin.in_flight.enter(deadline.left(admin.clock.instant())).await else {
+        admin.metrics.answered.unavailable.inc();
+        return (StatusCode::SERVICE_UNAVAILABLE, format!("{BUSY}\n")).into_response();
+    };
     let Ok(body) = to_bytes(request.into_body(), MESSAGE_MAX_BYTES).await else {
         let why = format!("the body is longer than {MESSAGE_MAX_BYTES} bytes, or broke off\n");
         return (StatusCode::BAD_REQUEST, why).into_response();

@@ -32,6 +32,8 @@ pub struct Metrics {
     pub store_seconds: Histogram,
     /// Domains, limits and tenants in force.
     pub loaded: LoadedGauges,
+    /// Requests that are worked on; set when somebody asks.
+    pub in_flight: Gauge,
     /// Log lines that did not fit into the bounded queue.
     pub log_lines_dropped: Counter,
 }
@@ -144,6 +146,8 @@ impl Metrics {
         registry.register("domains", "Domains in force", loaded.domains.clone());
         registry.register("limits", "Limits in force", loaded.limits.clone());
         registry.register("tenants", "Tenants in force", loaded.tenants.clone());
+        let in_flight = Gauge::default();
+        registry.register("in_flight", "Requests that are worked on, see IN_FLIGHT_MAX", in_flight.clone());
         let log_lines_dropped = Counter::default();
         registry.register(
             "log_lines_dropped",
@@ -168,6 +172,7 @@ impl Metrics {
             answered,
             store_seconds,
             loaded,
+            in_flight,
             log_lines_dropped,
         })
     }

@@ -44,7 +44,7 @@ use crate::{
     clock::SystemClock,
     limiter::Limiter,
     metrics::Metrics,
-    service::Service,
+    service::{InFlight, Service},
     settings::{self, Settings},
     store::memory::MemoryStore,
     telemetry,
@@ -139,11 +139,13 @@ async fn serve(
         settings.answers.headers.clone(),
         Arc::clone(metrics),
     );
+    let in_flight = InFlight::new(settings.in_flight_max);
     let health = Health::new(health::follows(settings)).await;
-    let (mut workers, dealer) = Workers::start(settings, &service, &limiter, metrics, &health)?;
+    let (mut workers, dealer) = Workers::start(settings, &service, &limiter, metrics, &health, &in_flight)?;
     let (stop_dealing, stop) = oneshot::channel();
     let dealing = tokio::spawn(listen::deal(listeners.grpc, dealer, stop));
-    let admin = Admin::new(SystemClock, service, Arc::clone(&limiter), Arc::clone(metrics), health.told());
+    let admin =
+        Admin::new(SystemClock, service, Arc::clone(&limiter), Arc::clone(metrics), in_flight, health.told());
     let mut web = Web::new();
     web.serve(listeners.http, admin.http());
     web.serve(listeners.debug, admin.debug());

@@ -10,6 +10,7 @@
 pub mod headers;
 
 mod deadline;
+mod in_flight;
 pub(crate) mod wire;
 
 use std::{
@@ -23,6 +24,7 @@ use std::{
 use tonic::{Code, Request, Response, Status};
 
 pub use deadline::Deadline;
+pub use in_flight::{InFlight, Place};
 
 use crate::{
     clock::Clock,
@@ -38,6 +40,9 @@ use crate::{
 /// The largest request that is read: 4 MiB, what gRPC implementations take by default. Envoy copies header values into
 /// descriptors; long ones are hashed and limited, since refusing them would let them pass.
 pub const MESSAGE_MAX_BYTES: usize = 4 << 20;
+
+/// What is said to whom no place in flight became free for in time.
+pub const BUSY: &str = "too many requests in flight: see IN_FLIGHT_MAX";
 
 /// Answers Envoy. A clone is the same service.
 #[derive(Debug)]

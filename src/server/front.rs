@@ -1,9 +1,7 @@
 //! What every request passes first: a bound on what is in flight, and a net under defects.
 //!
-//! **In flight.** Beyond IN_FLIGHT_MAX requests wait, before their message is read, so that what they hold is bounded
-//! too. They wait as long as their deadline lets them: an error at once would be read by Envoy as "let it pass", and a
-//! service that is asked too much would limit nothing. Health and reflection do not wait, or a busy process would look
-//! like a dead one. How many wait is bounded by connections and their streams.
+//! **In flight.** The rate limit service has a bound, see [`InFlight`]. Health and reflection do not wait for it, or a
+//! busy process would look like a dead one.
 //!
 //! **Defects.** A panic ends its request with INTERNAL, and neither its connection nor the others on it.
 //!
@@ -18,14 +16,13 @@ use std::{
 };
 
 use http::{Request, Response};
-use tokio::sync::Semaphore;
 use tonic::{Status, body::Body, service::Routes};
 use tower::Service;
 
 use crate::{
     clock::{Clock, SystemClock},
     metrics::Metrics,
-    service::Deadline,
+    service::{BUSY, Deadline, InFlight},
 };
 
 /// The path of every method of the rate limit service.
@@ -36,13 +33,13 @@ const ASKED: &str = "/envoy.service.ratelimit.v3.RateLimitService/";
 pub(super) struct Front<I> {
     asked: I,
     others: Routes,
-    in_flight: Arc<Semaphore>,
+    in_flight: InFlight,
     metrics: Arc<Metrics>,
 }
 
 impl<I> Front<I> {
-    /// `in_flight` is shared by all threads.
-    pub(super) fn new(asked: I, others: Routes, in_flight: Arc<Semaphore>, metrics: Arc<Metrics>) -> Self {
+    /// `in_flight` is shared by all threads, and by `/json`.
+    pub(super) fn new(asked: I, others: Routes, in_flight: InFlight, metrics: Arc<Metrics>) -> Self {
         Self { asked, others, in_flight, metrics }
     }
 }
@@ -69,17 +66,17 @@ where
         // From here on, and not from when the message was read and its turn has come.
         let deadline = Deadline::of(request.headers(), SystemClock.instant());
         request.extensions_mut().insert(deadline);
-        let (asked, in_flight) = (self.asked.clone(), Arc::clone(&self.in_flight));
-        match in_flight.clone().try_acquire_owned() {
-            Ok(permit) => {
-                let mut asked = asked;
-                Box::pin(async move {
-                    let answer = caught(asked.call(request)).await;
-                    drop(permit);
-                    answer
-                })
+        let mut asked = self.asked.clone();
+        match self.in_flight.try_enter() {
+            Some(place) => Box::pin(async move {
+                let answer = caught(asked.call(request)).await;
+                drop(place);
+                answer
+            }),
+            None => {
+                let (in_flight, metrics) = (self.in_flight.clone(), Arc::clone(&self.metrics));
+                Box::pin(waited(asked, request, deadline, in_flight, metrics))
             }
-            Err(_) => Box::pin(waited(asked, request, deadline, in_flight, Arc::clone(&self.metrics))),
         }
     }
 }
@@ -89,19 +86,19 @@ async fn waited<I>(
     mut asked: I,
     request: Request<Body>,
     deadline: Deadline,
-    in_flight: Arc<Semaphore>,
+    in_flight: InFlight,
     metrics: Arc<Metrics>,
 ) -> Result<Response<Body>, Infallible>
 where
     I: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
 {
     let left = deadline.left(SystemClock.instant());
-    let Ok(permit) = tokio::time::timeout(left, in_flight.acquire()).await else {
+    let Some(place) = in_flight.enter(left).await else {
         metrics.answered.unavailable.inc();
-        return Ok(Status::unavailable("too many requests in flight: see IN_FLIGHT_MAX").into_http());
+        return Ok(Status::unavailable(BUSY).into_http());
     };
     let answer = caught(asked.call(request)).await;
-    drop(permit);
+    drop(place);
     answer
 }
 
@@ -125,6 +122,7 @@ async fn caught(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::num::NonZeroUsize;
     use tokio::sync::{mpsc, oneshot};
     use tonic::Code;
 
@@ -153,7 +151,7 @@ mod tests {
 
     fn front(in_flight_max: usize) -> (Front<Told>, mpsc::UnboundedReceiver<oneshot::Sender<()>>) {
         let (send, asked) = mpsc::unbounded_channel();
-        let bound = Arc::new(Semaphore::new(in_flight_max));
+        let bound = InFlight::new(NonZeroUsize::new(in_flight_max).unwrap());
         (Front::new(Told(send), Routes::default().prepare(), bound, Metrics::new()), asked)
     }
 

@@ -13,7 +13,6 @@ use std::{
 use tokio::{
     net::TcpStream,
     sync::{
-        Semaphore,
         mpsc::{self, error::TrySendError},
         watch,
     },
@@ -27,7 +26,7 @@ use crate::{
     clock::SystemClock,
     metrics::Metrics,
     proto::{self, envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer},
-    service::{MESSAGE_MAX_BYTES, Service},
+    service::{InFlight, MESSAGE_MAX_BYTES, Service},
     settings::Settings,
 };
 
@@ -66,17 +65,16 @@ impl Workers {
         limiter: &Arc<Served>,
         metrics: &Arc<Metrics>,
         health: &Health,
+        in_flight: &InFlight,
     ) -> Result<(Self, Dealer), Failure> {
         let threads = settings.threads.get();
-        let in_flight = Arc::new(Semaphore::new(settings.in_flight_max.get().min(Semaphore::MAX_PERMITS)));
         let asked = RateLimitServiceServer::new(service.clone()).max_decoding_message_size(MESSAGE_MAX_BYTES);
         let (send_ended, ended) = mpsc::channel(threads);
         let open = watch::Sender::new(());
         let mut queues = Vec::with_capacity(threads);
         for number in 0..threads {
             let (queue, connections) = mpsc::channel(CONNECTIONS_WAITING_MAX);
-            let front =
-                Front::new(asked.clone(), others(health)?, Arc::clone(&in_flight), Arc::clone(metrics));
+            let front = Front::new(asked.clone(), others(health)?, in_flight.clone(), Arc::clone(metrics));
             let (send_ended, limiter, open) = (send_ended.clone(), Arc::clone(limiter), open.subscribe());
             let work = move || {
                 let ended = catch_unwind(AssertUnwindSafe(|| work(&limiter, connections, &open, front)));
