@@ -8,4 +8,5 @@ mod client;
 mod start;
 mod requests;
 mod http;
+mod store;
 mod drain;

@@ -1,6 +1,6 @@
 //! What is asked over gRPC, by friends and by others.
 
-use std::time::Duration;
+use std::{net::TcpStream, process::Command, time::Duration};
 
 use http::uri::PathAndQuery;
 use tollgate::proto::envoy::service::ratelimit::v3::{
@@ -148,6 +148,20 @@ async fn a_short_timeout_of_the_caller_is_no_error_where_the_memory_answers() {
     let mut asked = request("user", "ann");
     asked.set_timeout(Duration::from_secs(5));
     assert!(service.client().await.should_rate_limit(asked).await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn out_of_file_descriptors_is_a_pause_and_not_the_end() {
+    let mut service = Service::ready(&[]).await;
+    let limited = Command::new("prlimit")
+        .args([&format!("--pid={}", service.served.pid()), "--nofile=40:40"])
+        .status()
+        .expect("prlimit is part of util-linux");
+    assert!(limited.success());
+    let crowd: Vec<TcpStream> = (0..60).map(|_| TcpStream::connect(&service.grpc).unwrap()).collect();
+    service.served.line("cannot accept a connection: ");
+    drop(crowd);
+    assert!(service.ask("user", "ann").await.is_ok());
 }
 
 const ASK: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";

@@ -95,6 +95,11 @@ impl Served {
         self.child.id()
     }
 
+    /// The log as far as it was waited for.
+    pub(crate) fn log(&self) -> String {
+        self.seen.join("\n")
+    }
+
     /// Sends a signal by its name, such as `TERM`.
     pub(crate) fn signal(&self, name: &str) {
         let sent = Command::new("kill").args([&format!("-{name}"), &self.pid().to_string()]).status();
@@ -125,6 +130,6 @@ impl Drop for Served {
 /// Each test binary compiles this file and uses a part of it; this names the rest.
 const _: fn() = || {
     let _ = (command, ended, run::<&str, [&str; 1]>, Served::start, Served::address, Served::line);
-    let _ = (Served::pid, Served::signal, Served::exit_code);
+    let _ = (Served::pid, Served::log, Served::signal, Served::exit_code);
     let _ = |ended: Ended| (ended.code, ended.stdout, ended.stderr);
 };

@@ -1,0 +1,103 @@
+//! A store that is not there: what is answered, and what health says.
+
+use tonic::Code;
+use tonic_health::pb::health_check_response::ServingStatus;
+
+use crate::{
+    client::{RULES, Service, http, until},
+    support::redis::{RedisServer, free_port},
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_its_store_a_service_is_not_ready_and_it_becomes_so_by_itself() {
+    let mut redis = RedisServer::start(&[]);
+    redis.kill();
+    let service = Service::start(&[("rules.yaml", RULES)], &[("REDIS_URL", &redis.address())]);
+    until("the first try", async || service.get("/ready").1.contains("refused")).await;
+    let (status, body) = service.get("/ready");
+    assert_eq!(status, 500);
+    assert!(
+        body.contains("rules: loaded") && body.contains(&format!("store {}: ", redis.address())),
+        "{body}"
+    );
+    assert_eq!(service.health("ratelimit").await.unwrap(), ServingStatus::NotServing);
+
+    redis.restart();
+    service.until_health(ServingStatus::Serving).await;
+    assert!(service.get("/ready").1.ends_with(": OK\n"));
+    assert_eq!(service.ask("user", "ann").await.unwrap().statuses[0].limit_remaining, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_store_is_answered_as_the_rules_say_and_health_stays() {
+    let mut redis = RedisServer::start(&[]);
+    let service = Service::ready(&[("REDIS_URL", &redis.address())]).await;
+    redis.kill();
+    until("the loss", async || service.get("/ready").1.contains("refused")).await;
+
+    assert_eq!(service.health("").await.unwrap(), ServingStatus::Serving);
+    assert_eq!(service.get("/healthcheck"), (200, "OK".to_owned()));
+    assert_eq!(service.ask("user", "ann").await.unwrap().overall_code, 1);
+    let error = service.ask("strict", "ann").await.unwrap_err();
+    assert_eq!(error.code(), Code::Unavailable);
+    assert!(error.message().contains(&redis.address()), "{error}");
+    let json = r#"{"domain": "test", "descriptors": [{"entries": [{"key": "strict", "value": "ann"}]}]}"#;
+    assert_eq!(service.post_json(json).0, 503);
+    assert!(service.get("/metrics").1.contains("tollgate_fallbacks_total{mode=\"allow\"} 1\n"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_follows_the_store_where_that_is_wanted() {
+    let mut redis = RedisServer::start(&[]);
+    let settings =
+        [("REDIS_URL", redis.address()), ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true".to_owned())];
+    let settings = settings.each_ref().map(|(name, value)| (*name, value.as_str()));
+    let service = Service::ready(&settings).await;
+    redis.kill();
+    service.until_health(ServingStatus::NotServing).await;
+    assert_eq!(service.get("/healthcheck").0, 500);
+    redis.restart();
+    service.until_health(ServingStatus::Serving).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_who_cannot_wait_for_a_hung_store_still_hears_what_the_rules_say() {
+    let redis = RedisServer::start(&[]);
+    let service = Service::ready(&[("REDIS_URL", &redis.address()), ("STORE_TIMEOUT", "1h")]).await;
+    redis.hang();
+    // Over HTTP, since a gRPC client would give up by itself at the same moment.
+    let ask = |key: &str| {
+        let body = r#"{"domain": "test", "descriptors": [{"entries": [{"key": "KEY", "value": "ann"}]}]}"#;
+        http(&service.http, "POST /json HTTP/1.1\r\ngrpc-timeout: 200m\r\n", &body.replace("KEY", key))
+    };
+    assert_eq!(ask("user").0, 200);
+    let (status, why) = ask("strict");
+    assert!(status == 503 && why.contains("gave no answer within"), "{status} {why}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_password_stands_in_no_line_of_the_log() {
+    let redis = RedisServer::start(&["--requirepass", "geheim"]);
+    let address = format!("redis://:falsch-und-geheim@{}", redis.address());
+    let mut service =
+        Service::start(&[("rules.yaml", RULES)], &[("REDIS_URL", &address), ("LOG_LEVEL", "trace")]);
+    until("the refusal", async || service.get("/ready").1.contains("WRONGPASS")).await;
+    assert!(!service.get("/ready").1.contains("geheim"));
+    service.served.signal("TERM");
+    service.served.exit_code();
+    assert!(!service.served.log().contains("geheim"), "{}", service.served.log());
+}
+
+#[test]
+fn an_address_that_is_none_ends_with_64() {
+    let rules = tempfile::tempdir().unwrap();
+    let port = free_port().to_string();
+    for address in ["redis://", "http://r:1", "host:notaport"] {
+        let mut command = crate::support::tollgate::command();
+        command.env("TOLLGATE_RULES", rules.path()).env("REDIS_URL", address).env("GRPC_PORT", &port);
+        let ended = crate::support::tollgate::ended(&mut command);
+        assert_eq!(ended.code, Some(64), "{address}: {}", ended.stderr);
+        assert!(ended.stderr.starts_with("tollgate: REDIS_URL"), "{}", ended.stderr);
+        assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+    }
+}
