@@ -1,5 +1,7 @@
 //! Every setting: its default, its flag, its variable, and what is said of a wrong value.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+
 use std::{collections::BTreeSet, fmt::Debug, process::Command};
 
 use clap::{Args, FromArgMatches};
@@ -209,7 +211,8 @@ fn headers_follow_our_switch_then_the_references_then_the_mode() {
     let triple = |names: [&str; 3], reset| Numbers::Triple { names: names.map(str::to_owned), reset };
     let draft = || triple(["RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"], Reset::Delta);
     let github = || triple(["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"], Reset::Epoch);
-    let cases: [(&[(&str, &str)], Numbers, RetryAfter); 11] = [
+    type Given = [(&'static str, &'static str)];
+    let cases: [(&Given, Numbers, RetryAfter); 11] = [
         (&[], Numbers::Ietf, shown),
         (&[("LIMIT_HEADERS", "draft-03")], draft(), shown),
         (&[("LIMIT_HEADERS", "X-RateLimit")], github(), shown),

@@ -3,6 +3,8 @@
 //! Each test has a server of its own. Timeouts of the store are long here, since the machine may be busy; where a test
 //! is about a timeout, it is short and what is asserted is which error comes, never how fast.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -1,5 +1,7 @@
 //! The real binary on free ports: how it starts, what it answers, and how it ends.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+
 #[path = "../support/mod.rs"]
 mod support;
 
