@@ -65,7 +65,8 @@ const LINES_MAX: usize = 400;
 const LONGER: &[(&str, usize, &str)] = &[
     ("src/limiter/tests.rs", 450, "a case for each promise, on one harness"),
     ("src/rules/tiered/read.rs", 450, "the tiered form's fields, all of them"),
-    ("src/store/redis/link.rs", 420, "one connection's whole life: dialling, keeping, asking, giving up"),
+    ("src/rules/yaml.rs", 450, "YAML as rule files have it"),
+    ("tests/rules/reading.rs", 450, "a case for each thing that files may say"),
     ("tests/watch.rs", 600, "a case for each kind of change, on one harness"),
 ];
 
