@@ -69,10 +69,13 @@ const ALL: [Algorithm; 4] =
 
 /// `muldiv` as it stands in the script, over a list of numbers.
 fn muldiv_script() -> String {
-    let start = SPEND.find("local EXACT").expect("the constants come first");
-    let end = SPEND.find("-- Whether hits fit").expect("muldiv is before weigh");
-    let (constants, rest) = SPEND[start..end].split_at(SPEND[start..end].find("local now =").expect("now"));
-    let muldiv = &rest[rest.find("local function muldiv").expect("muldiv")..];
+    let between = |from: &str, to: &str| {
+        let (_, rest) = SPEND.split_once(from).expect("the script has this part");
+        let (part, _) = rest.split_once(to).expect("and this one after it");
+        format!("{from}{part}")
+    };
+    let constants = between("local EXACT", "local ARGV");
+    let muldiv = between("local function muldiv", "-- Whether hits fit");
     format!(
         "{constants}\n{muldiv}\nlocal out = {{}}
         for i = 1, #ARGV, 3 do
