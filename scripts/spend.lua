@@ -4,7 +4,7 @@
 -- the reasons; here stands only what Lua makes different:
 --
 -- * Numbers are doubles. All values stay integers below 2^53, and products go through muldiv, whose proof is in
---   src/algorithm/arith.rs. The operator % is not used, since it is inexact for large numbers; math.fmod is exact.
+--   src/algorithm/arith.rs. Remainders are math.fmod's, which is exact for all doubles; the operator % is not.
 -- * A script that fails has written what it wrote. So it reads all keys, then decides, then writes: whatever can fail
 --   for reasons of the data fails before the first write.
 -- * Each call builds all functions and tables anew, and that costs more than the arithmetic. So a function is only made
@@ -255,14 +255,9 @@ if used[SLIDING] then
   -- Microseconds until hits fit: in this window, or else in the next one.
   local function wait(hits, this, last, elapsed, l, w)
     local room = l - hits - this
-    if room >= 0 then
-      local c = covered(room, last, w)
-      if c > 0 then
-        c = w - elapsed - c
-        return c > 0 and c or 0
-      end
-    end
-    return w - elapsed + (w - covered(l - hits, this, w))
+    if room < 0 then return w - elapsed + (w - covered(l - hits, this, w)) end
+    local us = w - elapsed - covered(room, last, w)
+    return us > 0 and us or 0
   end
 
   -- [1] start, [2] this, [3] last

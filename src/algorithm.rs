@@ -21,7 +21,8 @@
 //! the time of a state. Such a state is judged as of its own time.
 //!
 //! **A limit of 0** blocks: nothing fits that wants a hit, no wait helps, and its counter is neither read nor written. So
-//! a limit that was 0 for a while finds its counters as they were.
+//! a limit that was 0 for a while finds its counters as they were. Only a fixed window still counts what counts always, as
+//! the reference does.
 
 pub mod arith;
 mod token_bucket;

@@ -2,8 +2,9 @@
 //!
 //! Each algorithm exists twice, and both must say the same to the last microsecond, or a test of one says nothing of
 //! the other. Lua in Redis knows doubles only: integers are exact up to 2^53, and the product of a rate and a time is
-//! soon beyond that (10 million a second times a day is 2^66). Nor does Lua's `%` help: `a % b` is computed as
-//! `a - floor(a/b)*b`, and a quotient that was rounded up to the next integer makes the result negative.
+//! soon beyond that (10 million a second times a day is 2^59, and 2^32−1 times ten years is 2^80). Lua's own `%` is not
+//! used: it is computed as `a - floor(a/b)*b`, which goes wrong where the quotient is rounded up to the next integer. Below
+//! 2^53 it is not, but that needs a proof for each use, and `math.fmod` needs none.
 //!
 //! All that the algorithms need beyond sums and comparisons is one operation, [`muldiv`]: the quotient and the
 //! remainder of `x·y/d`. Rust does it in 128 bits. Lua does it so, for `0 <= x, y < 2^53` and `1 <= d < 2^49`:

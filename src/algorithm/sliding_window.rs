@@ -56,15 +56,13 @@ impl Budget for SlidingWindow {
 
     fn until(&self, hits: u64, limit: &Limit, now: Micros) -> u64 {
         let (window, elapsed) = (limit.window_us(), self.elapsed(now));
-        // What the share of the last window may be at most: in this window, and in the next, where this is the last.
+        let to_end = window - elapsed;
+        // What the shares of the last window may be at most: in this window, and in the next, where this is the last.
         let next_room = u64::from(limit.requests()) - hits;
-        if let Some(room) = next_room.checked_sub(self.this) {
-            let covered = covered(room, self.last, window);
-            if covered > 0 {
-                return (window - elapsed).saturating_sub(covered);
-            }
+        match next_room.checked_sub(self.this) {
+            Some(room) => to_end.saturating_sub(covered(room, self.last, window)),
+            None => to_end + (window - covered(next_room, self.this, window)),
         }
-        (window - elapsed) + (window - covered(next_room, self.this, window))
     }
 
     fn until_whole(&self, limit: &Limit, now: Micros) -> u64 {
@@ -83,8 +81,8 @@ impl SlidingWindow {
     }
 }
 
-/// For how long at the end of a window the share of `last` hits of the window before is at most `room`; 0 where it is
-/// too much in the last microsecond still.
+/// For how long at the end of a window the share of `last` hits of the window before is at most `room`. 0 where that is
+/// too much in its last microsecond still: then the next window has to begin.
 fn covered(room: u64, last: u64, window: u64) -> u64 {
     if last <= room { window } else { muldiv(room, window, last).0 }
 }

@@ -12,7 +12,8 @@
 //! - **expiring by itself**: each decision looks at a few keys that may be full again and forgets them. There is no
 //!   background task, and no decision has to clean up after a million others.
 //!
-//! A key takes about 200 bytes, its text included (measured at a million keys; see `tests/algorithms.rs`).
+//! A key takes about 160 bytes, its text included (a million like `tg:{acme}:api:tenant=acme,user=user0:token_bucket`
+//! take 159 MB).
 //!
 //! Its limit is that it is one process's: with several Tollgates each grants the whole limit. And it is forgotten with it.
 
@@ -35,7 +36,7 @@ use crate::{
     store::{ShardHealth, Store, StoreError},
 };
 
-/// How many keys are remembered where nobody says otherwise: a million, some 200 MB when all are in use.
+/// How many keys are remembered where nobody says otherwise: a million, some 160 MB when all are in use.
 pub const MEMORY_KEYS_MAX: usize = 1_000_000;
 
 /// The most shards: far more than cores, so that two of them seldom want the same one.
