@@ -57,10 +57,11 @@ struct Shared<C, S> {
     metrics: Arc<Metrics>,
     in_flight: InFlight,
     serving: watch::Receiver<bool>,
+    refused: watch::Receiver<Option<String>>,
 }
 
 impl<C: Clock, S: Store> Admin<C, S> {
-    /// `serving` is what health says.
+    /// `serving` is what health says, `refused` why the last change of the rules is not in force.
     pub fn new(
         clock: C,
         service: Service<C, S>,
@@ -68,8 +69,9 @@ impl<C: Clock, S: Store> Admin<C, S> {
         metrics: Arc<Metrics>,
         in_flight: InFlight,
         serving: watch::Receiver<bool>,
+        refused: watch::Receiver<Option<String>>,
     ) -> Self {
-        Self { shared: Arc::new(Shared { clock, service, limiter, metrics, in_flight, serving }) }
+        Self { shared: Arc::new(Shared { clock, service, limiter, metrics, in_flight, serving, refused }) }
     }
 
     /// The routes of `PORT`.
@@ -112,6 +114,9 @@ async fn ready<C: Clock, S: Store>(State(admin): State<Arc<Shared<C, S>>>) -> Re
     let (status, word) = admin.status();
     let loaded = if admin.limiter.loaded().is_some() { "loaded" } else { "none are loaded yet" };
     let mut body = format!("{word}\nrules: {loaded}\n");
+    if let Some(why) = admin.refused.borrow().as_deref() {
+        body.push_str(&format!("the last change of the rules is not in force: {}\n", why.trim_end()));
+    }
     for shard in admin.limiter.store().health() {
         let state = shard.state.map_or_else(|why| why, |()| "OK".to_owned());
         body.push_str(&format!("store {}: {state}\n", shard.shard));

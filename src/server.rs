@@ -52,6 +52,7 @@ use crate::{
 use backend::Backend;
 use health::Health;
 use listen::Listeners;
+use loading::Loader;
 use web::Web;
 use worker::Workers;
 
@@ -141,11 +142,19 @@ async fn serve(
     );
     let in_flight = InFlight::new(settings.in_flight_max);
     let health = Health::new(health::follows(settings)).await;
+    let loader = Loader::new(&limiter, metrics, health.changed());
     let (mut workers, dealer) = Workers::start(settings, &service, &limiter, metrics, &health, &in_flight)?;
     let (stop_dealing, stop) = oneshot::channel();
     let dealing = tokio::spawn(listen::deal(listeners.grpc, dealer, stop));
-    let admin =
-        Admin::new(SystemClock, service, Arc::clone(&limiter), Arc::clone(metrics), in_flight, health.told());
+    let admin = Admin::new(
+        SystemClock,
+        service,
+        Arc::clone(&limiter),
+        Arc::clone(metrics),
+        in_flight,
+        health.told(),
+        loader.refused(),
+    );
     let mut web = Web::new();
     web.serve(listeners.http, admin.http());
     web.serve(listeners.debug, admin.debug());
@@ -157,7 +166,7 @@ async fn serve(
             Ok(())
         }
         why = workers.ended_one() => Err(Failure::machine(why)),
-        failure = follow_rules(settings, &limiter, metrics, &health) => Err(failure),
+        failure = follow_rules(loader, settings) => Err(failure),
     };
 
     // The order is the promise: nobody new is invited, then nobody new is let in, then those inside are served.
@@ -183,19 +192,10 @@ async fn serve(
 
 /// Loads the rules and keeps them in step with their files, for ever. Reading a million tenants takes a moment, in which
 /// probes and signals are answered.
-async fn follow_rules(
-    settings: &Settings,
-    limiter: &Arc<Served>,
-    metrics: &Arc<Metrics>,
-    health: &Health,
-) -> Failure {
-    let (settings, served, metrics) = (settings.clone(), Arc::clone(limiter), Arc::clone(metrics));
-    let loading = tokio::task::spawn_blocking(move || loading::start(&settings, served, metrics));
-    match loading.await {
-        Ok(Ok(_watching)) => {
-            health.look(limiter).await;
-            std::future::pending().await
-        }
+async fn follow_rules(loader: Loader, settings: &Settings) -> Failure {
+    let settings = settings.clone();
+    match tokio::task::spawn_blocking(move || loader.start(&settings)).await {
+        Ok(Ok(_watching)) => std::future::pending().await,
         Ok(Err(failure)) => failure,
         Err(defect) => Failure::machine(format!("loading the rules ended by a defect: {defect}")),
     }

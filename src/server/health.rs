@@ -7,7 +7,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tonic_health::{ServingStatus, server::HealthReporter};
 
 use super::Served;
@@ -44,13 +44,15 @@ pub(super) struct Health {
     follows: Follows,
     reporter: HealthReporter,
     serving: Arc<watch::Sender<bool>>,
+    changed: Arc<Notify>,
 }
 
 impl Health {
     /// NOT_SERVING at first.
     pub(super) async fn new(follows: Follows) -> Self {
         let reporter = HealthReporter::new();
-        let health = Self { follows, reporter, serving: Arc::new(watch::Sender::new(false)) };
+        let serving = Arc::new(watch::Sender::new(false));
+        let health = Self { follows, reporter, serving, changed: Arc::default() };
         health.report(false).await;
         health
     }
@@ -65,11 +67,19 @@ impl Health {
         self.serving.subscribe()
     }
 
+    /// Whom to notify when something may have changed that should show at once.
+    pub(super) fn changed(&self) -> Arc<Notify> {
+        Arc::clone(&self.changed)
+    }
+
     /// Looks for ever.
     pub(super) async fn follow(self, limiter: Arc<Served>) {
         let mut ticks = tokio::time::interval(LOOK_EVERY);
         loop {
-            ticks.tick().await;
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = self.changed.notified() => {}
+            }
             self.look(&limiter).await;
         }
     }

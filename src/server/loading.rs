@@ -1,13 +1,15 @@
 //! Rules from the directory to the limiter, at start and whenever they change.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Notify, watch};
 
 use super::{Failure, Served};
 use crate::{
     metrics::Metrics,
     rules::{
         Compiled, Mistakes,
-        watch::{self, Dir, First, Watching},
+        watch::{self as rules_watch, Dir, First, Options, Watching},
     },
     settings::Settings,
 };
@@ -27,43 +29,69 @@ pub(super) fn check(settings: &Settings) -> Result<(), Failure> {
     )))
 }
 
-/// Loads the rules, and again whenever they change, as long as what it returns is kept. Blocks while it reads and
-/// compiles. Mistakes are no failure: all are told, and the rules before them, if any, stay in force.
-///
-/// # Errors
-/// When the system gives no thread.
-pub(super) fn start(
-    settings: &Settings,
-    limiter: Arc<Served>,
-    metrics: Arc<Metrics>,
-) -> Result<Watching, Failure> {
-    let loader = Loader { limiter, metrics };
-    let first = loader.clone();
-    let dir = Dir::new(&settings.rules.dir);
-    let options = watch::Options { poll: settings.rules.poll, ..watch::Options::default() };
-    let First { rules, watching } =
-        watch::rules(dir, settings.dialect(), options, move |change| loader.take(change))
-            .map_err(|error| Failure::machine(format!("no thread to watch the rules: {error}")))?;
-    if let Err(why) = &rules {
-        tracing::error!("there are no rules yet: {why}");
-    }
-    first.take(rules);
-    Ok(watching)
-}
-
+/// Takes rules from their watcher to the limiter. A clone takes them to the same one.
 #[derive(Clone)]
-struct Loader {
+pub(super) struct Loader {
     limiter: Arc<Served>,
     metrics: Arc<Metrics>,
+    /// Health, which may follow from the rules.
+    changed: Arc<Notify>,
+    /// Why what is in the directory now is not in force; `None` when it is.
+    refused: watch::Sender<Option<String>>,
+    /// The first rules and the watcher's come from two threads; a late first must not replace a second.
+    turn: Arc<Mutex<()>>,
 }
 
 impl Loader {
-    fn take(&self, change: Result<Compiled, watch::Failure<Mistakes>>) {
+    pub(super) fn new(limiter: &Arc<Served>, metrics: &Arc<Metrics>, changed: Arc<Notify>) -> Self {
+        Self {
+            limiter: Arc::clone(limiter),
+            metrics: Arc::clone(metrics),
+            changed,
+            refused: watch::Sender::new(None),
+            turn: Arc::default(),
+        }
+    }
+
+    /// Why the last change of the rules is not in force, if it is not.
+    pub(super) fn refused(&self) -> watch::Receiver<Option<String>> {
+        self.refused.subscribe()
+    }
+
+    /// Loads the rules, and again whenever they change, as long as what it returns is kept. Blocks while it reads and
+    /// compiles. Mistakes are no failure: all are told, and the rules before them, if any, stay in force.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub(super) fn start(self, settings: &Settings) -> Result<Watching, Failure> {
+        let dir = Dir::new(&settings.rules.dir);
+        let options = Options { poll: settings.rules.poll, ..Options::default() };
+        let (dialect, later) = (settings.dialect(), self.clone());
+        let turn = self.turn();
+        let First { rules, watching } = rules_watch::rules(dir, dialect, options, move |change| {
+            let _turn = later.turn();
+            later.take(change);
+        })
+        .map_err(|error| Failure::machine(format!("no thread to watch the rules: {error}")))?;
+        if let Err(why) = &rules {
+            // Later ones are logged by the watcher.
+            tracing::error!("there are no rules yet: {why}");
+        }
+        self.take(rules);
+        drop(turn);
+        Ok(watching)
+    }
+
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, change: Result<Compiled, rules_watch::Failure<Mistakes>>) {
         self.metrics.reloaded(change.is_ok());
-        // What is wrong was logged, and the watcher keeps it.
+        self.refused.send_replace(change.as_ref().err().map(ToString::to_string));
         let Ok(Compiled { rules, warnings }) = change else { return };
         if !warnings.is_empty() {
-            tracing::warn!("the rules are in force, and:\n{warnings}");
+            tracing::warn!("about the rules:\n{warnings}");
         }
         let counts = rules.counts();
         let gauges = &self.metrics.loaded;
@@ -87,5 +115,6 @@ impl Loader {
             tracing::warn!("no rule files: every request passes");
         }
         self.limiter.load(Arc::new(rules));
+        self.changed.notify_one();
     }
 }
