@@ -27,14 +27,14 @@ use crate::support::tollgate::Served;
 /// So long is waited for what has to happen; only a failure takes it.
 const SOON: Duration = Duration::from_secs(30);
 
-/// Three an hour for each user, without limit for robots; what becomes of users when the store is lost is `allow`.
+/// Three a year for each user (whose window ends during no test), without limit for robots; what becomes of users when the store is lost is `allow`.
 pub(crate) const RULES: &str = "\
 domain: test
 descriptors:
 - key: user
-  rate_limit: {unit: hour, requests_per_unit: 3, name: users, on_store_failure: allow}
+  rate_limit: {unit: year, requests_per_unit: 3, name: users, on_store_failure: allow}
 - key: strict
-  rate_limit: {unit: hour, requests_per_unit: 3}
+  rate_limit: {unit: year, requests_per_unit: 3}
 - key: robot
   rate_limit: {unlimited: true}
 ";

@@ -12,7 +12,7 @@ async fn json_says_200_429_and_400_and_shares_its_counters_with_grpc() {
         let answer: serde_json::Value = serde_json::from_str(&body).unwrap();
         assert_eq!((status, answer["overallCode"].as_str()), (200, Some("OK")), "{body}");
         assert_eq!(answer["statuses"][0]["limitRemaining"].as_u64().unwrap_or(0), left);
-        assert_eq!(answer["statuses"][0]["currentLimit"]["unit"], "HOUR");
+        assert_eq!(answer["statuses"][0]["currentLimit"]["unit"], "YEAR");
     }
     let (status, body) = service.post_json(ann);
     let answer: serde_json::Value = serde_json::from_str(&body).unwrap();
@@ -56,7 +56,7 @@ async fn the_debug_port_shows_the_rules_in_force() {
     let service = Service::ready(&[]).await;
     let (status, lines) = http(&service.debug, "GET /rlconfig HTTP/1.1\r\n", "");
     assert_eq!(status, 200);
-    let first = "test.user: unit=HOUR requests_per_unit=3, shadow_mode: false, quota_mode: false";
+    let first = "test.user: unit=YEAR requests_per_unit=3, shadow_mode: false, quota_mode: false";
     assert!(lines.lines().any(|line| line.starts_with(first)), "{lines}");
 
     let (status, rules) = http(&service.debug, "GET /rules HTTP/1.1\r\n", "");

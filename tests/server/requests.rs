@@ -21,8 +21,8 @@ async fn three_pass_and_the_fourth_is_told_when_to_come_back() {
         let answer = service.ask("user", "ann").await.unwrap();
         assert_eq!((answer.overall_code(), answer.statuses[0].limit_remaining), (Overall::Ok, left));
         let limit = answer.statuses[0].current_limit.clone().unwrap();
-        assert_eq!((limit.requests_per_unit, limit.unit, limit.name.as_str()), (3, 3, "users"));
-        assert_eq!(headers(&answer)[0], "RateLimit-Policy: \"users\";q=3;w=3600");
+        assert_eq!((limit.requests_per_unit, limit.unit, limit.name.as_str()), (3, 6, "users"));
+        assert_eq!(headers(&answer)[0], "RateLimit-Policy: \"users\";q=3;w=31536000");
         assert!(headers(&answer)[1].starts_with(&format!("RateLimit: \"users\";r={left};t=")));
         assert_eq!(headers(&answer).len(), 2);
     }
@@ -31,7 +31,6 @@ async fn three_pass_and_the_fourth_is_told_when_to_come_back() {
     let (name, seconds) =
         headers(&answer)[2].split_once(": ").map(|(n, s)| (n.to_owned(), s.to_owned())).unwrap();
     let reset = answer.statuses[0].duration_until_reset.unwrap();
-    // A window that has just ended would make it the next one's.
     let up = reset.seconds + i64::from(reset.nanos > 0);
     assert_eq!((name.as_str(), seconds.parse()), ("Retry-After", Ok(up)));
     assert_eq!(service.ask("user", "bob").await.unwrap().overall_code(), Overall::Ok);

@@ -46,7 +46,10 @@ async fn a_bad_edit_changes_nothing_and_health_stays() {
     .await;
     assert_eq!(service.health("").await.unwrap(), ServingStatus::Serving);
     let (status, ready) = service.get("/ready");
-    assert!(status == 200 && ready.contains("not in force: ") && ready.contains("--> rules.yaml:"), "{ready}");
+    assert!(
+        status == 200 && ready.contains("not in force: ") && ready.contains("--> rules.yaml:"),
+        "{ready}"
+    );
     assert_eq!(service.ask("user", "ann").await.unwrap().statuses[0].limit_remaining, 2);
 }
 

@@ -13,6 +13,7 @@ async fn without_its_store_a_service_is_not_ready_and_it_becomes_so_by_itself() 
     let mut redis = RedisServer::start(&[]);
     redis.kill();
     let service = Service::start(&[("rules.yaml", RULES)], &[("REDIS_URL", &redis.address())]);
+    until("the rules", async || service.get("/ready").1.contains("rules: loaded")).await;
     until("the first try", async || service.get("/ready").1.contains("refused")).await;
     let (status, body) = service.get("/ready");
     assert_eq!(status, 500);
