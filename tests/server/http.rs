@@ -1,5 +1,7 @@
 //! What is asked over HTTP.
 
+use tollgate::service::MESSAGE_MAX_BYTES;
+
 use crate::client::{Service, http};
 
 #[tokio::test]
@@ -31,7 +33,10 @@ async fn json_says_200_429_and_400_and_shares_its_counters_with_grpc() {
         assert_eq!(service.post_json(bad).0, 400, "{bad}");
     }
     assert_eq!(http(&service.http, "PUT /json HTTP/1.1\r\n", &ann.replace("ann", "bob")).0, 200);
-    let long = ann.replace("ann", &"x".repeat(5 << 20));
+    // On both sides of the bound; one byte more than it, so that nothing is left unread when the answer comes.
+    let long = |bytes: usize| ann.replace("ann", &"x".repeat(bytes + "ann".len() - ann.len()));
+    assert_eq!(service.post_json(&long(MESSAGE_MAX_BYTES)).0, 200);
+    let long = long(MESSAGE_MAX_BYTES + 1);
     assert_eq!(service.post_json(&long).0, 400);
 }
 
