@@ -129,13 +129,6 @@ local function weigh(act, hits, left)
   return 0, nil
 end
 
--- For how long to keep a state of that time: longer than until it is whole, where the clock is behind it.
-local function lasts(reset, at)
-  if reset == 0 or at <= now then return reset end
-  reset = reset + (at - now)
-  return reset < WAIT_MAX and reset or WAIT_MAX
-end
-
 -- By algorithm: f(state, act, l, w, burst, hits), where l in w microseconds is the rate, in lowest terms for buckets, or
 -- the window. Each applies the act and answers fits, remaining, reset, retry, next. l is not 0, but where a fixed
 -- window counts all the same.
@@ -179,7 +172,7 @@ if used[BUCKET] then
       next = fill(remaining + 1 - n, f, l, w)
     end
     if fits == 0 then retry = hits > burst and NEVER or fill(hits - n, f, l, w) end
-    if take then s[1], s[2], s[3], s[4], s.ttl = n, f, w, at, lasts(reset, at) end
+    if take then s[1], s[2], s[3], s[4], s.ttl = n, f, w, at, reset end
     return fits, remaining, reset, retry, next
   end
 end
@@ -240,7 +233,7 @@ if used[GCRA] then
       next = wait(a + c - most, r + c_r - most_r, l)
     end
     if fits == 0 then retry = hits > burst and NEVER or wait(a + cost - most, r + cost_r - most_r, l) end
-    if take then s[1], s[2], s[3], s[4], s.ttl = a, r, l, at, lasts(reset, at) end
+    if take then s[1], s[2], s[3], s[4], s.ttl = a, r, l, at, reset end
     return fits, remaining, reset, retry, next
   end
 end
@@ -289,7 +282,7 @@ if used[SLIDING] then
     if this > 0 then reset = 2 * w - elapsed elseif last > 0 then reset = w - elapsed end
     if reset > 0 then next = wait(remaining + 1, this, last, elapsed, l, w) end
     if fits == 0 then retry = hits > l and NEVER or wait(hits, this, last, elapsed, l, w) end
-    if take then s[1], s[2], s[3], s.ttl = start, this, last, lasts(reset, start) end
+    if take then s[1], s[2], s[3], s.ttl = start, this, last, reset end
     return fits, remaining, reset, retry, next
   end
 end
@@ -315,7 +308,7 @@ if used[FIXED] then
     local reset = count > 0 and w - elapsed or 0
     local retry = 0
     if fits == 0 then retry = hits > l and NEVER or w - elapsed end
-    if take then s[1], s[2], s.ttl = start, count, lasts(reset, start) end
+    if take then s[1], s[2], s.ttl = start, count, reset end
     return fits, remaining, reset, retry, reset
   end
 end

@@ -18,7 +18,8 @@
 //! counter costs nothing, and losing an expired one changes nothing.
 //!
 //! **Time never goes back.** After a failover to a server with a slow clock, or a step of a wall clock, now may be before
-//! the time of a state. Such a state is judged as of its own time.
+//! the time of a state. Such a state is judged as of its own time. Its expiry is a duration and needs no date, so what a
+//! clock wrote that was years ahead for a moment is forgotten after its time to full, and not years later.
 //!
 //! **A limit of 0** blocks: nothing fits that wants a hit, no wait helps, and its counter is neither read nor written. So
 //! a limit that was 0 for a while finds its counters as they were. Only a fixed window still counts what counts always, as
@@ -233,9 +234,7 @@ fn judge_by<B: Budget>(
     let reset_us = budget.until_whole(limit, now);
     if taken.is_some() || act == Act::Give {
         counter.after = Some(state(budget));
-        // Where the clock is behind the state, the state is full again that much later by it.
-        let lasts_us = (reset_us + budget.time().0.saturating_sub(now.0)).min(WAIT_MAX_US);
-        counter.write = if reset_us == 0 { Write::Delete } else { Write::Put(state(budget), lasts_us) };
+        counter.write = if reset_us == 0 { Write::Delete } else { Write::Put(state(budget), reset_us) };
     }
     let remaining = budget.left(limit, now).max(0) as u64;
     Verdict {
@@ -267,8 +266,6 @@ fn blocked(limit: &Limit, now: Micros, act: Act, hits: u64) -> Verdict {
 trait Budget: Copy {
     /// The state as of now, or of its own time if that is later, by the limit's numbers.
     fn at(before: Option<Self>, limit: &Limit, now: Micros) -> Self;
-    /// The state's own time, before which it is not judged.
-    fn time(&self) -> Micros;
     /// How many hits fit at once; below 0 when overdrawn.
     fn left(&self, limit: &Limit, now: Micros) -> i64;
     /// Takes hits, overdrawing where they do not fit.

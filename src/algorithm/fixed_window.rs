@@ -27,10 +27,6 @@ impl Budget for FixedWindow {
         }
     }
 
-    fn time(&self) -> Micros {
-        self.start
-    }
-
     fn left(&self, limit: &Limit, _: Micros) -> i64 {
         i64::from(limit.requests()) - self.count as i64
     }

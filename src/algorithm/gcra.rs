@@ -57,10 +57,6 @@ impl Budget for Gcra {
         gcra
     }
 
-    fn time(&self) -> Micros {
-        self.at
-    }
-
     fn left(&self, limit: &Limit, _: Micros) -> i64 {
         let most = time_of(u64::from(limit.burst()), limit);
         if self.ahead > most {

@@ -36,10 +36,6 @@ impl Budget for SlidingWindow {
         }
     }
 
-    fn time(&self) -> Micros {
-        self.start
-    }
-
     fn left(&self, limit: &Limit, now: Micros) -> i64 {
         let window = limit.window_us();
         let (share, rest) = muldiv(self.last, window - self.elapsed(now), window);

@@ -53,10 +53,6 @@ impl Budget for TokenBucket {
         bucket
     }
 
-    fn time(&self) -> Micros {
-        self.at
-    }
-
     fn left(&self, _: &Limit, _: Micros) -> i64 {
         self.tokens
     }

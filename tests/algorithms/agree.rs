@@ -240,7 +240,7 @@ fn lua_says_what_the_pure_functions_say_and_stores_the_same() {
 
 #[test]
 fn the_memory_store_says_what_the_pure_functions_say() {
-    runner(3000)
+    runner(1500)
         .run(&histories(), |history| {
             let memory = Memory::new(1_000);
             let mut pure = Pure { expires: true, ..Pure::default() };

@@ -5,7 +5,7 @@ use std::{cell::RefCell, time::Duration};
 use proptest::prelude::*;
 use tollgate::{
     algorithm::arith::muldiv,
-    clock::{Clock, SystemClock},
+    clock::{Clock, Micros, SystemClock},
     key::Key,
     limit::{Algorithm, Charge, Cost, Limit, OnRefusal, Verdict},
     store::script::{Call, SPEND, decode},
@@ -13,7 +13,7 @@ use tollgate::{
 
 use crate::{
     redis::RedisServer,
-    worlds::{Connection, DAY, Reply, SECOND, charge, limit, spend},
+    worlds::{Connection, DAY, Reply, SECOND, START, charge, limit, spend},
 };
 
 /// The script as it is served, under the server's own clock.
@@ -133,7 +133,7 @@ proptest! {
                 // All magnitudes are equally likely.
                 (a & ((2 << x) - 1), b & ((2 << y) - 1), (c & ((1 << d) - 1)).max(1))
             }),
-            2000,
+            700,
         )
     ) {
         thread_local! {
@@ -188,6 +188,23 @@ fn a_key_lives_until_it_is_full_again_and_is_deleted_when_it_is() {
         let back = Charge { cost: Cost::Refund(2), ..two };
         assert_eq!(redis.verdict(&back).reset_us, 0);
         assert_eq!(redis.connection.call(&[b"EXISTS", key]), Reply::Integer(0), "a full key is deleted");
+    }
+}
+
+#[test]
+fn a_clock_that_was_years_ahead_for_a_moment_does_not_block_for_years() {
+    let mut redis = Served::start();
+    for algorithm in ALL {
+        let key = algorithm.as_str().as_bytes();
+        let one = Charge { key: Key::from_text(algorithm.as_str()), ..charge(yearly(algorithm), spend(1)) };
+        let ahead = Micros(START + 40 * 365 * DAY);
+        redis.connection.send_call(&redis.sha, &Call::new(std::slice::from_ref(&one), Some(ahead)));
+        redis.connection.flush();
+        redis.connection.read();
+        let later = redis.verdict(&one);
+        assert!(later.fits && later.remaining == 3, "what was spent counts: {later:?}");
+        let left_ms = redis.connection.call(&[b"PTTL", key]).integer();
+        assert!(left_ms <= 2 * 365 * 86_400_000, "{algorithm:?} is forgotten after its time to full");
     }
 }
 
