@@ -26,6 +26,7 @@ async fn an_acl_user_with_the_least_rights_may_spend() {
     let store = connected(&config).await;
     assert_eq!(spend(&store, "tg:a", 1).await, Ok(true));
     assert_eq!(spend(&store, "tg:a", 1).await, Ok(false));
+    assert!(!format!("{store:?} {config:?}").contains("s3cret"));
     let by_url = format!("redis://ann:s3cret%3Aword@{}", server.address());
     assert_eq!(spend(&connected(&crate::config(by_url)).await, "tg:b", 1).await, Ok(true));
 }
