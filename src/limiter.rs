@@ -20,7 +20,7 @@ pub use self::answer::{Answer, Described, Status};
 use self::plan::Plan;
 use crate::{
     clock::Clock,
-    limit::{Charge, Entry},
+    limit::{Charge, Decision, Entry},
     metrics::{Metrics, RuleSetCounters},
     rules::{FailureMode, Rule, RuleSet},
     settings::Settings,
@@ -56,6 +56,9 @@ pub struct Options {
     pub quota_mode: bool,
     /// For limits that a caller brings along where no rule says `on_store_failure`.
     pub on_store_failure: FailureMode,
+    /// A refused request leaves the limits alone that would have let it pass. Ours always does; in compat it costs a
+    /// second call of the store.
+    pub stop_counting: bool,
     /// How many Tollgates share the load: `local` grants this part of a limit.
     pub fleet_size: u32,
 }
@@ -67,6 +70,7 @@ impl From<&Settings> for Options {
             shadow_mode: settings.answers.shadow_mode,
             quota_mode: settings.answers.quota_mode,
             on_store_failure: settings.store.on_failure,
+            stop_counting: settings.answers.stop_counting,
             fleet_size: settings.store.fleet_size.get(),
         }
     }
@@ -163,6 +167,10 @@ pub enum Invalid {
         /// How many it has.
         entries: usize,
     },
+    /// A key or a value that is no text. Only in compat: the reference's protobuf refuses such a request, and Envoy lets
+    /// it pass then, so ours limits it by its bytes.
+    #[error("descriptor {0}: a key or a value is no UTF-8, which TOLLGATE_COMPAT=reference refuses")]
+    Text(usize),
     /// An override without a unit, or with one of the future.
     #[error(
         "descriptor {descriptor}: limit.unit {unit} is none of 1 (SECOND) to 7 (WEEK): set the unit of the override"
@@ -214,7 +222,7 @@ impl<C: Clock, S: Store> Limiter<C, S> {
             return Ok(plan.answer_without_charges());
         }
         let began = self.clock.instant();
-        let decided = self.store.spend(&plan.charges, within).await;
+        let decided = self.spend(&plan, within).await;
         self.metrics.store_seconds.observe(self.clock.instant().duration_since(began).as_secs_f64());
         let answer = match decided {
             Ok(decision) => plan.answer(&decision, &self.options, self.clock.now()),
@@ -222,6 +230,21 @@ impl<C: Clock, S: Store> Limiter<C, S> {
         };
         plan.count(&answer, loaded);
         Ok(answer)
+    }
+
+    async fn spend(&self, plan: &Plan<'_>, within: Duration) -> Result<Decision, StoreError> {
+        // A limit alone counts what it refuses, also there (golden case `stop-counting-one-limit`).
+        if !(self.options.compat && self.options.stop_counting) || plan.charges.len() == 1 {
+            return self.store.spend(&plan.charges, within).await;
+        }
+        // The reference, too, reads first and writes afterwards, and others may come between the two.
+        let began = self.clock.instant();
+        let seen = self.store.spend(&plan.looks(), within).await?;
+        let left = within.saturating_sub(self.clock.instant().duration_since(began));
+        if !seen.refused {
+            return self.store.spend(&plan.charges, left).await;
+        }
+        self.store.spend(&plan.only_over(&seen), left).await
     }
 
     /// What [`Limiter::ask`] would ask of the store, in order; for people who want to know.

@@ -27,7 +27,7 @@ mod schema;
 
 pub mod watch;
 
-use std::sync::Arc;
+use std::{ffi::OsStr, path::Path, sync::Arc};
 
 pub use compile::compile;
 pub use explain::Step;
@@ -146,7 +146,7 @@ pub struct Rule {
     /// Index into [`RuleSet::metric_labels`]: rules that share a name share their counters.
     pub metric: u32,
     /// `metadata` of the descriptor, for the answer's dynamic metadata.
-    pub metadata: Option<serde_json::Value>,
+    pub metadata: Option<Metadata>,
     /// Whether the route's entry is part of its key (tiered form).
     pub by_route: bool,
     /// Further entries that this rule counts apart by (`per: [user]`, tiered form).
@@ -159,6 +159,9 @@ pub struct Rule {
     pub written: Written,
 }
 
+/// Any tree that a rule hands on.
+pub type Metadata = serde_json::Value;
+
 /// Reads rule files; the only way for compiling to reach anything outside.
 pub trait Files {
     /// Names of all rule files (`*.yaml`, `*.yml`), relative, in a stable order.
@@ -168,6 +171,31 @@ pub trait Files {
     /// # Errors
     /// As the file system says.
     fn read(&self, name: &str) -> std::io::Result<Vec<u8>>;
+}
+
+/// Which files of a directory are rules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Which {
+    /// `*.yaml` and `*.yml`, none that begins with a dot.
+    #[default]
+    Yaml,
+    /// All that do not begin with a dot: the reference with `RUNTIME_IGNOREDOTFILES=true`.
+    Shown,
+    /// All, an editor's swap file too: the reference as it comes (golden case `several-files`).
+    All,
+}
+
+impl Which {
+    /// Whether a file or folder of this name is passed over.
+    fn skips(self, name: &OsStr) -> bool {
+        self != Self::All && name.as_encoded_bytes().starts_with(b".")
+    }
+
+    /// Whether a file that is not passed over is one of rules, by its name.
+    fn is_rule(self, path: &Path) -> bool {
+        let yaml = |extension: &OsStr| extension == "yaml" || extension == "yml";
+        self != Self::Yaml || path.extension().is_some_and(yaml)
+    }
 }
 
 /// What a rule file says, where [`Rule`] holds what follows from it.

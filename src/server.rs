@@ -134,14 +134,10 @@ async fn serve(
     listeners: Listeners,
     mut signals: Signals,
 ) -> Result<(), Failure> {
-    let service = Service::new(
-        SystemClock,
-        Arc::clone(&limiter),
-        settings.answers.headers.clone(),
-        Arc::clone(metrics),
-    );
+    let service =
+        Service::new(SystemClock, Arc::clone(&limiter), settings.answers.clone(), Arc::clone(metrics));
     let in_flight = InFlight::new(settings.in_flight_max);
-    let health = Health::new(health::follows(settings)).await;
+    let health = Health::new(health::follows(settings), health::needs(settings)).await;
     let loader = Loader::new(&limiter, metrics, health.changed());
     let (mut workers, dealer) = Workers::start(settings, &service, &limiter, metrics, &health, &in_flight)?;
     let (stop_dealing, stop) = oneshot::channel();
@@ -155,10 +151,11 @@ async fn serve(
         health.told(),
         loader.refused(),
     );
+    let refused = loader.refused();
     let mut web = Web::new();
     web.serve(listeners.http, admin.http());
     web.serve(listeners.debug, admin.debug());
-    let pulse = tokio::spawn(health.clone().follow(Arc::clone(&limiter)));
+    let pulse = tokio::spawn(health.clone().follow(Arc::clone(&limiter), refused));
 
     let ended = tokio::select! {
         name = signals.next() => {

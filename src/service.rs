@@ -11,6 +11,7 @@ pub mod headers;
 
 mod deadline;
 mod in_flight;
+mod metadata;
 pub(crate) mod wire;
 
 use std::{
@@ -33,7 +34,7 @@ use crate::{
     proto::envoy::service::ratelimit::v3::{
         RateLimitRequest, RateLimitResponse, rate_limit_service_server::RateLimitService,
     },
-    settings::Headers,
+    settings::Answers,
     store::Store,
 };
 
@@ -54,15 +55,15 @@ pub struct Service<C, S> {
 struct Shared<C, S> {
     clock: C,
     limiter: Arc<Limiter<C, S>>,
-    headers: Headers,
+    answers: Answers,
     metrics: Arc<Metrics>,
     dice: Dice,
 }
 
 impl<C: Clock, S: Store> Service<C, S> {
-    /// Answers with `limiter`, and with headers as `headers` says.
-    pub fn new(clock: C, limiter: Arc<Limiter<C, S>>, headers: Headers, metrics: Arc<Metrics>) -> Self {
-        Self { shared: Arc::new(Shared { clock, limiter, headers, metrics, dice: Dice::default() }) }
+    /// Answers with `limiter`, and with headers and metadata as `answers` says.
+    pub fn new(clock: C, limiter: Arc<Limiter<C, S>>, answers: Answers, metrics: Arc<Metrics>) -> Self {
+        Self { shared: Arc::new(Shared { clock, limiter, answers, metrics, dice: Dice::default() }) }
     }
 
     /// One question's way: rules, limiter, headers. Also the way of `/json`.
@@ -74,7 +75,7 @@ impl<C: Clock, S: Store> Service<C, S> {
         request: RateLimitRequest,
         deadline: Deadline,
     ) -> Result<RateLimitResponse, AskError> {
-        let Shared { clock, limiter, headers, metrics, dice } = &*self.shared;
+        let Shared { clock, limiter, answers, metrics, dice } = &*self.shared;
         let loaded = limiter.loaded().ok_or(AskError::NoRules);
         let question = wire::question(request);
         let asked = match &loaded {
@@ -83,8 +84,12 @@ impl<C: Clock, S: Store> Service<C, S> {
         };
         count(metrics, &asked);
         let answer = asked?;
-        let headers = headers::headers(&answer, headers, clock.now(), dice.roll());
-        Ok(wire::response(&answer, headers))
+        let headers = headers::headers(&answer, &answers.headers, clock.now(), dice.roll());
+        let mut response = wire::response(&answer, headers);
+        if answers.dynamic_metadata {
+            response.dynamic_metadata = Some(metadata::of(&question, &answer));
+        }
+        Ok(response)
     }
 }
 

@@ -33,7 +33,7 @@ pub use raw::{RawSettings, SettingsError};
 pub use redis::{Redis, RedisTls, Secret, Socket};
 pub use table::table;
 
-use crate::rules::{Dialect, FailureMode};
+use crate::rules::{Dialect, FailureMode, Which};
 use raw::Reader;
 
 /// The exit code for wrong settings, unknown flags and missing paths: EX_USAGE of sysexits.h, which no code of our own
@@ -77,6 +77,10 @@ pub struct Rules {
     pub poll: Duration,
     /// Whether several files may name one domain.
     pub merge_domains: bool,
+    /// Which files of the directory are rules.
+    pub which: Which,
+    /// Whether health says NOT_SERVING while there is no domain.
+    pub needed_for_health: bool,
 }
 
 /// Which ports are opened. Port 0 is any free one; the log says which.
@@ -131,6 +135,11 @@ pub struct Answers {
     pub shadow_mode: bool,
     /// `QUOTA_MODE`: every rule is a quota.
     pub quota_mode: bool,
+    /// `RESPONSE_DYNAMIC_METADATA`: answers repeat what was asked, with the rules' `metadata`.
+    pub dynamic_metadata: bool,
+    /// `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`: in compat, too, a refused request leaves the limits alone that would
+    /// have let it pass.
+    pub stop_counting: bool,
 }
 
 /// Which headers an answer has.
@@ -226,7 +235,7 @@ impl Settings {
         let read = Reader(raw);
         let compat = read.one("TOLLGATE_COMPAT", values::compat)?;
         Ok(Self {
-            rules: rules(&read)?,
+            rules: rules(&read, compat)?,
             listen: listen(&read)?,
             backend: backend(&read)?,
             store: Store {
@@ -238,6 +247,8 @@ impl Settings {
                 headers: headers(&read, compat)?,
                 shadow_mode: read.one("SHADOW_MODE", values::boolean)?,
                 quota_mode: read.one("QUOTA_MODE", values::boolean)?,
+                dynamic_metadata: read.one("RESPONSE_DYNAMIC_METADATA", values::boolean)?,
+                stop_counting: read.one("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", values::boolean)?,
             },
             compat,
             log: Log {
@@ -252,11 +263,17 @@ impl Settings {
 }
 
 /// The reference keeps rules in ROOT/SUBDIRECTORY/APPDIRECTORY. Who sets none of the first two gets `rules/`.
-fn rules(read: &Reader<'_>) -> Result<Rules, SettingsError> {
+fn rules(read: &Reader<'_>, compat: bool) -> Result<Rules, SettingsError> {
     // Accepted and not needed: both kinds of change are watched, whatever it says.
     read.one("RUNTIME_WATCH_ROOT", values::boolean)?;
-    // The reference reads such files unless told otherwise; nobody ever wanted an editor's swap file as rules.
-    read.one("RUNTIME_IGNOREDOTFILES", values::boolean)?;
+    // The reference reads files of all names unless told otherwise; nobody ever wanted a README or an editor's swap file
+    // as rules.
+    let ignore_hidden = read.opt("RUNTIME_IGNOREDOTFILES", values::boolean)?;
+    let which = match ignore_hidden {
+        _ if !compat => Which::Yaml,
+        Some(true) => Which::Shown,
+        Some(false) | None => Which::All,
+    };
     let (root, below) = (read.given("RUNTIME_ROOT"), read.given("RUNTIME_SUBDIRECTORY"));
     let dir = match read.given("TOLLGATE_RULES") {
         Some(dir) => PathBuf::from(dir),
@@ -269,6 +286,8 @@ fn rules(read: &Reader<'_>) -> Result<Rules, SettingsError> {
         dir,
         poll: read.one("RULES_POLL", values::poll)?,
         merge_domains: read.one("MERGE_DOMAIN_CONFIG", values::boolean)?,
+        which,
+        needed_for_health: read.one("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", values::boolean)?,
     })
 }
 

@@ -47,7 +47,7 @@ const PARTS: &[Part] = &[
 
     // 4: the edges. tonic and prost only here, in server and in cli; axum only in admin.
     part(4, "proto",           "tonic"),
-    part(4, "service",         "bytes http prost_types tokio tonic"),
+    part(4, "service",         "bytes http prost_types serde_json tokio tonic"),
     part(4, "admin",           "axum bytes prost_types serde serde_json tokio"),
     part(4, "telemetry",       "prometheus_client tracing tracing_subscriber"),
 

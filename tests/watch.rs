@@ -19,7 +19,7 @@ use std::{
 
 use tempfile::TempDir;
 use tollgate::rules::{
-    Compiled, Dialect, Files,
+    Compiled, Dialect, Files, Which,
     watch::{
         self, DEPTH_MAX, Dir, DirError, FILES_MAX, FOLDERS_MAX, Failure, First, Options, Reading, Watching,
         watch,
@@ -207,6 +207,15 @@ fn a_link_to_a_file_elsewhere_is_followed() {
         put(other.path(), "real.txt", "two");
         rules.until("a.yaml=two");
     });
+}
+
+#[test]
+fn files_of_other_names_are_rules_where_that_is_asked_for() {
+    let dir = dir(&[("a.yaml", "a"), ("README", "r"), (".swp", "s"), ("deep/er/none", "n")]);
+    let list = |which| Reading::of(&Dir::new(dir.path()).with(which)).unwrap().list();
+    assert_eq!(list(Which::Yaml), ["a.yaml"]);
+    assert_eq!(list(Which::Shown), ["README", "a.yaml", "deep/er/none"]);
+    assert_eq!(list(Which::All), [".swp", "README", "a.yaml", "deep/er/none"]);
 }
 
 #[test]

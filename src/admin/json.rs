@@ -46,6 +46,7 @@ pub(crate) fn response(response: &RateLimitResponse) -> String {
             .iter()
             .map(|header| Header { key: &header.key, value: &header.value })
             .collect(),
+        dynamic_metadata: response.dynamic_metadata.as_ref().map(object),
     };
     serde_json::to_string(&answer).expect("texts and numbers are JSON")
 }
@@ -182,6 +183,8 @@ struct Answer<'r> {
     statuses: Vec<Status<'r>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     response_headers_to_add: Vec<Header<'r>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dynamic_metadata: Option<serde_json::Value>,
 }
 
 #[derive(Serialize)]
@@ -223,6 +226,32 @@ fn status(status: &DescriptorStatus) -> Status<'_> {
         limit_remaining: status.limit_remaining,
         duration_until_reset: status.duration_until_reset.as_ref().map(duration),
     }
+}
+
+/// A struct is the JSON that it stands for.
+fn object(of: &prost_types::Struct) -> serde_json::Value {
+    of.fields.iter().map(|(name, value)| (name.clone(), json(value))).collect()
+}
+
+fn json(value: &prost_types::Value) -> serde_json::Value {
+    use prost_types::value::Kind;
+    match &value.kind {
+        None | Some(Kind::NullValue(_)) => serde_json::Value::Null,
+        Some(Kind::NumberValue(number)) => number_json(*number),
+        Some(Kind::StringValue(text)) => text.clone().into(),
+        Some(Kind::BoolValue(flag)) => (*flag).into(),
+        Some(Kind::StructValue(of)) => object(of),
+        Some(Kind::ListValue(list)) => list.values.iter().map(json).collect(),
+    }
+}
+
+/// Whole numbers without a fraction, as the mapping writes them.
+fn number_json(number: f64) -> serde_json::Value {
+    const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+    if number.fract() == 0.0 && number.abs() <= EXACT_MAX {
+        return (number as i64).into();
+    }
+    number.into()
 }
 
 /// Seconds with none, three, six or nine decimals, as the mapping wants it.

@@ -30,7 +30,7 @@ pub(super) struct CheckArgs {
 /// The mistakes, rendered, or why the directory cannot be read.
 pub(super) fn run(args: &CheckArgs, terminal: &mut Terminal) -> Result<(), Failure> {
     let settings = args.settings.compile()?;
-    let Loaded { compiled, files } = rules::load(&args.dir, settings.dialect())?;
+    let Loaded { compiled, files } = rules::load(&args.dir, &settings)?;
     let warnings = &compiled.warnings;
     let paint = Paint::where_wanted(std::io::stderr().is_terminal());
     if !warnings.is_empty() {

@@ -49,7 +49,7 @@ pub(super) struct ExplainArgs {
 /// Mistakes in the rules, a wrong argument, or a request that the service would not accept.
 pub(super) fn run(args: &ExplainArgs, terminal: &mut Terminal) -> Result<(), Failure> {
     let settings = args.settings.compile()?;
-    let compiled = rules::load(&args.dir, settings.dialect())?.compiled;
+    let compiled = rules::load(&args.dir, &settings)?.compiled;
     let limiter = limiter(&settings);
     limiter.load(Arc::new(compiled.rules));
     let loaded = limiter.loaded().expect("rules were just loaded");
@@ -78,8 +78,8 @@ fn limiter(settings: &Settings) -> Explaining {
 }
 
 fn ask(settings: &Settings, limiter: &Explaining, args: &ExplainArgs) -> Result<RateLimitResponse, Failure> {
-    let headers = settings.answers.headers.clone();
-    let service = Service::new(SystemClock, Arc::clone(limiter), headers, Metrics::new());
+    let answers = settings.answers.clone();
+    let service = Service::new(SystemClock, Arc::clone(limiter), answers, Metrics::new());
     let deadline = Deadline::after(WITHIN, SystemClock.instant());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()

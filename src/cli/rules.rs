@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     rules::{
-        Compiled, Dialect, Files, compile,
+        Compiled, Files, compile,
         watch::{Dir, Reading},
     },
     settings::{RawSettings, Settings},
@@ -35,7 +35,7 @@ pub(super) struct Loaded {
 ///
 /// # Errors
 /// A path that does not exist is a wrong argument; everything else is a mistake of the rules.
-pub(super) fn load(dir: &DirArg, dialect: Dialect) -> Result<Loaded, Failure> {
+pub(super) fn load(dir: &DirArg, settings: &Settings) -> Result<Loaded, Failure> {
     let path = &dir.dir;
     if !path.is_dir() {
         let what = if path.exists() { "is no directory" } else { "does not exist" };
@@ -44,10 +44,10 @@ pub(super) fn load(dir: &DirArg, dialect: Dialect) -> Result<Loaded, Failure> {
             path.display()
         )));
     }
-    let dir = Dir::new(path);
+    let dir = Dir::new(path).with(settings.rules.which);
     let reading = Reading::of(&dir).map_err(|why| Failure::mistakes(why.to_string()))?;
     let files = reading.list().len();
-    match compile(&reading, dialect) {
+    match compile(&reading, settings.dialect()) {
         Ok(compiled) => Ok(Loaded { compiled, files }),
         Err(mistakes) => {
             let paint = Paint::where_wanted(std::io::stderr().is_terminal());
@@ -82,7 +82,8 @@ pub(super) enum Rules {}
 pub(super) enum Answers {}
 
 impl Subset for Rules {
-    const NAMES: &'static [&'static str] = &["TOLLGATE_COMPAT", "MERGE_DOMAIN_CONFIG", "ON_STORE_FAILURE"];
+    const NAMES: &'static [&'static str] =
+        &["TOLLGATE_COMPAT", "MERGE_DOMAIN_CONFIG", "ON_STORE_FAILURE", "RUNTIME_IGNOREDOTFILES"];
 }
 
 impl Subset for Answers {
@@ -90,6 +91,7 @@ impl Subset for Answers {
         "TOLLGATE_COMPAT",
         "MERGE_DOMAIN_CONFIG",
         "ON_STORE_FAILURE",
+        "RUNTIME_IGNOREDOTFILES",
         "LIMIT_HEADERS",
         "LIMIT_RESPONSE_HEADERS_ENABLED",
         "LIMIT_LIMIT_HEADER",

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     clock::Micros,
     limit::{Charge, Decision, Limit, Role, Verdict, WAIT_MAX_US},
-    rules::{Rule, Unit},
+    rules::{Metadata, Rule, Unit},
 };
 
 /// What is answered.
@@ -24,6 +24,8 @@ pub struct Answer<'r> {
     pub described: Option<Described<'r>>,
     /// For `Retry-After` when refused: until this very request would fit; `None` when it never will.
     pub retry_us: Option<u64>,
+    /// `metadata` of the rules that let the request pass, in the order of the descriptors.
+    pub metadata: Vec<&'r Metadata>,
     /// Whether each charge fitted, for counting.
     pub(super) fits: Vec<bool>,
 }
@@ -60,7 +62,7 @@ pub struct Described<'r> {
 impl<'r> Answer<'r> {
     /// As far as headers tell it.
     pub(crate) fn of_headers(refused: bool, described: Option<Described<'r>>, retry_us: Option<u64>) -> Self {
-        Self { refused, statuses: Vec::new(), described, retry_us, fits: Vec::new() }
+        Self { refused, statuses: Vec::new(), described, retry_us, metadata: Vec::new(), fits: Vec::new() }
     }
 }
 
@@ -72,6 +74,7 @@ impl<'r> Plan<'r> {
             statuses: self.bare.iter().map(|bare| bare.status()).collect(),
             described: None,
             retry_us: None,
+            metadata: Vec::new(),
             fits: Vec::new(),
         }
     }
@@ -98,6 +101,7 @@ impl<'r> Plan<'r> {
             statuses: self.statuses(verdicts, options, now),
             described,
             retry_us,
+            metadata: self.metadata(verdicts),
             fits: verdicts.iter().map(|verdict| verdict.fits).collect(),
         }
     }
@@ -119,6 +123,15 @@ impl<'r> Plan<'r> {
             }
         }
         statuses
+    }
+
+    /// Of rules that are not over; a rule on trial never is. Whom an override or another rule replaces says nothing
+    /// (golden case `metadata-of-modes`).
+    fn metadata(&self, verdicts: &[Verdict]) -> Vec<&'r Metadata> {
+        let passing = self.charged.iter().zip(verdicts).filter(|(charged, verdict)| {
+            !charged.overridden && (verdict.fits || charged.role == Role::Shadow)
+        });
+        passing.filter_map(|(charged, _)| charged.rule?.metadata.as_ref()).collect()
     }
 
     /// The limit that refuses longest, else the one nearest to refusing: the least remaining, then the longest reset.

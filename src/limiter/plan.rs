@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 
 use super::{Answer, DESCRIPTORS_MAX, Descriptor, ENTRIES_MAX, Invalid, Loaded, Options, Override, Question};
 use crate::{
-    limit::{Algorithm, Charge, Cost, Limit, OnRefusal, Role},
+    limit::{Algorithm, Charge, Cost, Decision, Entry, Limit, OnRefusal, Role},
     rules::{Domain, FailureMode, Rule, Unit},
 };
 
@@ -50,7 +50,7 @@ impl<'r> Plan<'r> {
     /// # Errors
     /// The caller's mistakes. They are found before anything is charged.
     pub(super) fn new(loaded: &'r Loaded, question: &Question, options: &Options) -> Result<Self, Invalid> {
-        check(question)?;
+        check(question, options.compat)?;
         let mut plan = Self {
             charges: Vec::with_capacity(question.descriptors.len()),
             charged: Vec::with_capacity(question.descriptors.len()),
@@ -176,6 +176,23 @@ impl<'r> Plan<'r> {
         }
     }
 
+    /// The same charges, only asking whether they would fit.
+    pub(super) fn looks(&self) -> Vec<Charge> {
+        let look = |charge: &Charge| Charge { cost: looking(charge.cost), ..charge.clone() };
+        self.charges.iter().map(look).collect()
+    }
+
+    /// The same charges, where those that `seen` lets pass only look.
+    pub(super) fn only_over(&self, seen: &Decision) -> Vec<Charge> {
+        let mut charges = self.looks();
+        for ((look, charge), verdict) in charges.iter_mut().zip(&self.charges).zip(&seen.verdicts) {
+            if !verdict.fits {
+                look.cost = charge.cost;
+            }
+        }
+        charges
+    }
+
     /// How many descriptors no rule matched.
     pub(super) fn unmatched(&self) -> u64 {
         self.bare.iter().filter(|bare| **bare == Bare::Unmatched).count() as u64
@@ -197,7 +214,7 @@ impl<'r> Plan<'r> {
 }
 
 /// Bounds and fields that only a configuration can get wrong.
-fn check(question: &Question) -> Result<(), Invalid> {
+fn check(question: &Question, compat: bool) -> Result<(), Invalid> {
     if question.domain.is_empty() {
         return Err(Invalid::NoDomain);
     }
@@ -213,6 +230,10 @@ fn check(question: &Question) -> Result<(), Invalid> {
         }
         if let Some(limit) = descriptor.limit {
             unit_of(limit, index)?;
+        }
+        let is_text = |entry: &Entry| str::from_utf8(&entry.key).and(str::from_utf8(&entry.value)).is_ok();
+        if compat && !descriptor.entries.iter().all(is_text) {
+            return Err(Invalid::Text(index));
         }
     }
     Ok(())
@@ -232,6 +253,13 @@ fn cost_of(question: &Question, descriptor: &Descriptor, compat: bool) -> Cost {
         None => Cost::Look(if compat { 0 } else { 1 }),
         Some(_) if descriptor.refund && !compat => Cost::Refund(hits),
         Some(hits) => Cost::Spend(hits),
+    }
+}
+
+fn looking(cost: Cost) -> Cost {
+    match cost {
+        Cost::Spend(hits) => Cost::Look(hits.get()),
+        Cost::Look(_) | Cost::Refund(_) => cost,
     }
 }
 

@@ -71,6 +71,7 @@ const OPTIONS: Options = Options {
     shadow_mode: false,
     quota_mode: false,
     on_store_failure: FailureMode::Error,
+    stop_counting: false,
     fleet_size: 4,
 };
 

@@ -59,6 +59,8 @@ pub struct Options {
     pub poll: Duration,
     /// Whether to ask the system for events at all.
     pub events: bool,
+    /// Whether a directory whose last rule file was taken away means "no rules", as in the reference, and not a mistake.
+    pub may_empty: bool,
 }
 
 impl Default for Options {
@@ -68,6 +70,7 @@ impl Default for Options {
             longest: Duration::from_millis(500),
             poll: Duration::from_secs(5),
             events: true,
+            may_empty: false,
         }
     }
 }
@@ -279,7 +282,7 @@ impl<C> Watcher<C> {
         let empty = reading.is_empty();
         let compiled = match whole {
             Err(why) => Err(why.into()),
-            Ok(()) if empty && self.had_rules => {
+            Ok(()) if empty && self.had_rules && !self.options.may_empty => {
                 Err(DirError::Emptied { path: self.dir.path().to_owned() }.into())
             }
             Ok(()) => match catch_unwind(AssertUnwindSafe(|| (self.compile)(&reading))) {

@@ -1,6 +1,7 @@
 //! Whether this process should be asked: `grpc.health.v1`, `/healthcheck` and `/ready`.
 //!
-//! NOT_SERVING until rules are loaded and the store was reached once. Afterwards it stays SERVING also without a store:
+//! NOT_SERVING until rules are loaded (in compat: until they were tried) and the store was reached once. With
+//! `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED` it is also NOT_SERVING whenever there is no domain. Afterwards it stays SERVING also without a store:
 //! failure modes do answer, and a health check that fails on all replicas at the same moment takes the whole service
 //! away, which is the outage that rate limiting must not become. `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true` makes it
 //! follow the store, as in the reference. An ending process is NOT_SERVING.
@@ -12,6 +13,7 @@ use tonic_health::{ServingStatus, server::HealthReporter};
 
 use super::Served;
 use crate::{
+    rules::RuleSet,
     settings::{Backend, Settings},
     store::Store,
 };
@@ -38,10 +40,41 @@ pub(super) fn follows(settings: &Settings) -> Follows {
     }
 }
 
+/// Which rules there must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Needs {
+    /// Good ones, if only an empty directory.
+    Rules,
+    /// None: bad ones do as well, as in the reference (golden case `bad-rules-at-start`).
+    Nothing,
+    /// At least one domain, at every moment.
+    Domain,
+}
+
+pub(super) fn needs(settings: &Settings) -> Needs {
+    match (settings.rules.needed_for_health, settings.compat) {
+        (true, _) => Needs::Domain,
+        (false, true) => Needs::Nothing,
+        (false, false) => Needs::Rules,
+    }
+}
+
+impl Needs {
+    /// `tried`: the rules were read, and may have been refused.
+    fn are_met(self, loaded: Option<&RuleSet>, tried: bool) -> bool {
+        match self {
+            Self::Rules => loaded.is_some(),
+            Self::Nothing => loaded.is_some() || tried,
+            Self::Domain => loaded.is_some_and(|rules| !rules.domains().is_empty()),
+        }
+    }
+}
+
 /// Tells all who ask. A clone tells the same.
 #[derive(Clone, Debug)]
 pub(super) struct Health {
     follows: Follows,
+    needs: Needs,
     reporter: HealthReporter,
     serving: Arc<watch::Sender<bool>>,
     changed: Arc<Notify>,
@@ -49,10 +82,10 @@ pub(super) struct Health {
 
 impl Health {
     /// NOT_SERVING at first.
-    pub(super) async fn new(follows: Follows) -> Self {
+    pub(super) async fn new(follows: Follows, needs: Needs) -> Self {
         let reporter = HealthReporter::new();
         let serving = Arc::new(watch::Sender::new(false));
-        let health = Self { follows, reporter, serving, changed: Arc::default() };
+        let health = Self { follows, needs, reporter, serving, changed: Arc::default() };
         health.report(false).await;
         health
     }
@@ -73,21 +106,23 @@ impl Health {
     }
 
     /// Looks for ever.
-    pub(super) async fn follow(self, limiter: Arc<Served>) {
+    pub(super) async fn follow(self, limiter: Arc<Served>, refused: watch::Receiver<Option<String>>) {
         let mut ticks = tokio::time::interval(LOOK_EVERY);
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
                 () = self.changed.notified() => {}
             }
-            self.look(&limiter).await;
+            let refused = refused.borrow().is_some();
+            self.look(&limiter, refused).await;
         }
     }
 
     /// Looks once, and tells what has changed.
-    pub(super) async fn look(&self, limiter: &Served) {
+    async fn look(&self, limiter: &Served, refused: bool) {
         let before = *self.serving.borrow();
-        let rules = limiter.loaded().is_some();
+        let loaded = limiter.loaded();
+        let rules = self.needs.are_met(loaded.as_ref().map(|loaded| &*loaded.rules), refused);
         let store = limiter.store().health().iter().all(|shard| shard.state.is_ok());
         let now = serving(before, rules, store, self.follows);
         if now != before {
@@ -120,7 +155,7 @@ impl Health {
 
 fn serving(before: bool, rules: bool, store: bool, follows: Follows) -> bool {
     match follows {
-        Follows::Nothing => before || (rules && store),
+        Follows::Nothing => rules && (before || store),
         Follows::Store => rules && store,
     }
 }

@@ -64,8 +64,8 @@ impl Loader {
     /// # Errors
     /// When the system gives no thread.
     pub(super) fn start(self, settings: &Settings) -> Result<Watching, Failure> {
-        let dir = Dir::new(&settings.rules.dir);
-        let options = Options { poll: settings.rules.poll, ..Options::default() };
+        let dir = Dir::new(&settings.rules.dir).with(settings.rules.which);
+        let options = Options { poll: settings.rules.poll, may_empty: settings.compat, ..Options::default() };
         let (dialect, later) = (settings.dialect(), self.clone());
         let turn = self.turn();
         let First { rules, watching } = rules_watch::rules(dir, dialect, options, move |change| {
@@ -89,7 +89,10 @@ impl Loader {
     fn take(&self, change: Result<Compiled, rules_watch::Failure<Mistakes>>) {
         self.metrics.reloaded(change.is_ok());
         self.refused.send_replace(change.as_ref().err().map(ToString::to_string));
-        let Ok(Compiled { rules, warnings }) = change else { return };
+        let Ok(Compiled { rules, warnings }) = change else {
+            self.changed.notify_one();
+            return;
+        };
         if !warnings.is_empty() {
             tracing::warn!("about the rules:\n{warnings}");
         }

@@ -9,7 +9,7 @@
 //! rules/..2026_01_31_12_00_00.123/limits.yaml      where the bytes are
 //! ```
 //!
-//! and skipping what begins with a dot leaves one. Links are followed, to files and to folders; a folder that was
+//! and skipping what begins with a dot leaves one. (The reference reads files of any name, see [`Which`](crate::rules::Which).) Links are followed, to files and to folders; a folder that was
 //! walked already is not walked again, so a loop of links ends.
 //!
 //! Whoever lists a directory that cannot be read must not report "no rules": that would let everything pass. So a
@@ -17,13 +17,15 @@
 
 use std::{
     collections::BTreeSet,
+    ffi::OsStr,
     fs::{File, Metadata},
     io::{self, Read},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
-use super::plan::{Plan, is_rule};
+use super::plan::Plan;
+use crate::rules::Which;
 
 /// Rule files in one directory; a file is a domain or more, and a thousand domains is a large company.
 pub const FILES_MAX: usize = 10_000;
@@ -44,6 +46,7 @@ const TORN_READS_MAX: usize = 5;
 #[derive(Clone, Debug)]
 pub struct Dir {
     path: PathBuf,
+    which: Which,
 }
 
 impl Dir {
@@ -51,7 +54,13 @@ impl Dir {
     pub fn new(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         // Where even the current directory is gone, the path as it stands gives the clearest error.
-        Self { path: std::path::absolute(&path).unwrap_or(path) }
+        Self { path: std::path::absolute(&path).unwrap_or(path), which: Which::default() }
+    }
+
+    /// The same directory, with other files of it.
+    #[must_use]
+    pub fn with(self, which: Which) -> Self {
+        Self { which, ..self }
     }
 
     /// Its absolute path, links and all.
@@ -65,6 +74,7 @@ impl Dir {
     /// When the directory or a part of it cannot be read, or a bound is reached. `plan` is as far as it came then, which
     /// suffices to notice when that is mended.
     pub fn list(&self, plan: &mut Plan) -> Result<Vec<String>, DirError> {
+        plan.files(self.which);
         let Some(real) = plan.trace(Path::new("/"), &self.path) else {
             let path = self.path.clone();
             return Err(match path.metadata() {
@@ -72,7 +82,7 @@ impl Dir {
                 _ => DirError::Missing { path },
             });
         };
-        let mut walk = Walk { names: Vec::new(), seen: BTreeSet::new(), plan };
+        let mut walk = Walk { which: self.which, names: Vec::new(), seen: BTreeSet::new(), plan };
         walk.folder(&real, "", 0)?;
         walk.names.sort_unstable();
         Ok(walk.names)
@@ -154,6 +164,7 @@ pub enum DirError {
 }
 
 struct Walk<'p> {
+    which: Which,
     names: Vec<String>,
     /// Folders that were walked, by their real paths.
     seen: BTreeSet<PathBuf>,
@@ -180,14 +191,14 @@ impl Walk<'_> {
             let entry = entry.map_err(unreadable)?;
             let name = entry.file_name();
             let plain = entry.file_type().is_ok_and(|of| of.is_file());
-            let skip = name.as_encoded_bytes().starts_with(b".") || (plain && !is_rule(Path::new(&name)));
+            let skip = self.which.skips(&name) || (plain && !self.which.is_rule(Path::new(&name)));
             if !skip {
                 inside.insert(name);
             }
         }
         for name in inside {
             let path = real.join(&name);
-            let is_rule = is_rule(&path);
+            let is_rule = self.which.is_rule(&path);
             let Some(target) = self.plan.trace(real, Path::new(&name)) else {
                 // A link to nothing. Where it should be a rule file, reading it will say so.
                 if is_rule {
@@ -205,7 +216,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn file(&mut self, path: &Path, prefix: &str, name: &std::ffi::OsStr) -> Result<(), DirError> {
+    fn file(&mut self, path: &Path, prefix: &str, name: &OsStr) -> Result<(), DirError> {
         if self.names.len() == FILES_MAX {
             let path = path.parent().unwrap_or(path).to_owned();
             return Err(DirError::TooMuch { path, what: "rule files", max: FILES_MAX });

@@ -26,12 +26,18 @@ use notify::{
     event::{AccessKind, AccessMode, ModifyKind},
 };
 
+use crate::rules::Which;
+
 /// Links on the way to one file, as the kernel bounds them (`MAXSYMLINKS`).
 const LINKS_MAX: usize = 40;
 
 /// Folders to watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan(BTreeMap<PathBuf, Folder>);
+pub struct Plan {
+    folders: BTreeMap<PathBuf, Folder>,
+    /// Which files in a folder of rules matter by their names.
+    which: Which,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Folder {
@@ -44,6 +50,11 @@ struct Folder {
 }
 
 impl Plan {
+    /// Says which files are rules; `*.yaml` and `*.yml` until then.
+    pub(super) fn files(&mut self, which: Which) {
+        self.which = which;
+    }
+
     /// Adds a folder that holds rules.
     pub(super) fn whole(&mut self, folder: &Path) {
         self.folder(folder).whole = true;
@@ -70,7 +81,8 @@ impl Plan {
                 return None;
             };
             if !found.is_symlink() {
-                let known = is_rule(&next) && self.0.get(&real).is_some_and(|folder| folder.whole);
+                let known =
+                    self.which.is_rule(&next) && self.folders.get(&real).is_some_and(|folder| folder.whole);
                 if todo.is_empty() && !found.is_dir() && !known {
                     self.name(&real, &step);
                 }
@@ -106,7 +118,7 @@ impl Plan {
             Err(why) => return (None, Some(why.to_string())),
         };
         let mut trouble = None;
-        for path in self.0.keys() {
+        for path in self.folders.keys() {
             match watcher.watch(path, RecursiveMode::NonRecursive) {
                 Ok(()) => {}
                 // It vanished since it was listed; whoever looks again makes a new plan.
@@ -125,7 +137,7 @@ impl Plan {
                 return Concern::Nothing;
             }
             EventKind::Remove(_) | EventKind::Modify(ModifyKind::Name(_))
-                if event.paths.iter().any(|path| self.0.contains_key(path)) =>
+                if event.paths.iter().any(|path| self.folders.contains_key(path)) =>
             {
                 return Concern::Anew;
             }
@@ -142,9 +154,9 @@ impl Plan {
 
     /// `content`: the bytes of a file have changed, and no name.
     fn knows(&self, path: &Path, content: bool) -> bool {
-        let Some(folder) = path.parent().and_then(|parent| self.0.get(parent)) else { return false };
+        let Some(folder) = path.parent().and_then(|parent| self.folders.get(parent)) else { return false };
         let named = path.file_name().is_some_and(|name| folder.names.contains(name));
-        named || (folder.whole && (!content || is_rule(path)))
+        named || (folder.whole && (!content || self.which.is_rule(path)))
     }
 
     fn name(&mut self, folder: &Path, name: &OsStr) {
@@ -152,17 +164,12 @@ impl Plan {
     }
 
     fn folder(&mut self, path: &Path) -> &mut Folder {
-        if !self.0.contains_key(path) {
+        if !self.folders.contains_key(path) {
             let id = path.metadata().ok().map(|found| (found.dev(), found.ino()));
-            self.0.insert(path.to_owned(), Folder { id, whole: false, names: BTreeSet::new() });
+            self.folders.insert(path.to_owned(), Folder { id, whole: false, names: BTreeSet::new() });
         }
-        self.0.get_mut(path).expect("it was just put in")
+        self.folders.get_mut(path).expect("it was just put in")
     }
-}
-
-/// Whether a file is one of rules, by its name.
-pub(super) fn is_rule(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
 }
 
 /// What an event asks for.
@@ -213,7 +220,7 @@ mod tests {
         for name in ["a.yaml", "tenants.csv"] {
             plan.trace(Path::new("/"), &rules.join(name));
         }
-        assert!(plan.0.keys().eq([&at, &release]), "{plan:?}");
+        assert!(plan.folders.keys().eq([&at, &release]), "{plan:?}");
 
         let write = EventKind::Modify(ModifyKind::Data(DataChange::Any));
         let closed = EventKind::Access(AccessKind::Close(AccessMode::Write));
