@@ -173,7 +173,7 @@ if used[BUCKET] then
     end
     if fits == 0 then retry = hits > burst and NEVER or fill(hits - n, f, l, w) end
     if take then s[1], s[2], s[3], s[4], s.ttl = n, f, w, at, reset end
-    return fits, remaining, reset, retry, next
+    return fits, n, reset, retry, next
   end
 end
 
@@ -234,7 +234,7 @@ if used[GCRA] then
     end
     if fits == 0 then retry = hits > burst and NEVER or wait(a + cost - most, r + cost_r - most_r, l) end
     if take then s[1], s[2], s[3], s[4], s.ttl = a, r, l, at, reset end
-    return fits, remaining, reset, retry, next
+    return fits, n, reset, retry, next
   end
 end
 
@@ -276,14 +276,14 @@ if used[SLIDING] then
       this = this + take
       if this < 0 then this = 0 elseif this > COUNT_MAX then this = COUNT_MAX end
     end
-    local remaining = l - this - share
-    if remaining < 0 then remaining = 0 end
+    local n = l - this - share
+    local remaining = n > 0 and n or 0
     local reset, retry, next = 0, 0, 0
     if this > 0 then reset = 2 * w - elapsed elseif last > 0 then reset = w - elapsed end
     if reset > 0 then next = wait(remaining + 1, this, last, elapsed, l, w) end
     if fits == 0 then retry = hits > l and NEVER or wait(hits, this, last, elapsed, l, w) end
     if take then s[1], s[2], s[3], s.ttl = start, this, last, reset end
-    return fits, remaining, reset, retry, next
+    return fits, n, reset, retry, next
   end
 end
 
@@ -304,12 +304,11 @@ if used[FIXED] then
       count = count + take
       if count < 0 then count = 0 elseif count > COUNT_MAX then count = COUNT_MAX end
     end
-    local remaining = count < l and l - count or 0
     local reset = count > 0 and w - elapsed or 0
     local retry = 0
     if fits == 0 then retry = hits > l and NEVER or w - elapsed end
     if take then s[1], s[2], s.ttl = start, count, reset end
-    return fits, remaining, reset, retry, reset
+    return fits, l - count, reset, retry, reset
   end
 end
 

@@ -236,10 +236,12 @@ fn judge_by<B: Budget>(
         counter.after = Some(state(budget));
         counter.write = if reset_us == 0 { Write::Delete } else { Write::Put(state(budget), reset_us) };
     }
-    let remaining = budget.left(limit, now).max(0) as u64;
+    let left = budget.left(limit, now);
+    let remaining = left.max(0) as u64;
     Verdict {
         fits,
         remaining,
+        beyond: left.min(0).unsigned_abs(),
         reset_us,
         retry_us: match fits {
             true => Some(0),
@@ -259,7 +261,7 @@ fn counts_at_zero(limit: &Limit, act: Act, hits: u64) -> bool {
 fn blocked(limit: &Limit, now: Micros, act: Act, hits: u64) -> Verdict {
     let end_us = limit.window_us() - now.0 % limit.window_us();
     let fits = act == Act::Give || hits == 0;
-    Verdict { fits, remaining: 0, reset_us: end_us, retry_us: fits.then_some(0), next_us: end_us }
+    Verdict { fits, remaining: 0, beyond: 0, reset_us: end_us, retry_us: fits.then_some(0), next_us: end_us }
 }
 
 /// A counter at a moment, under a limit that is not 0. Times are saturated at [`WAIT_MAX_US`], hits at [`COUNT_MAX`].

@@ -212,6 +212,9 @@ pub struct Verdict {
     pub fits: bool,
     /// Hits that are left after the decision; 0 when overdrawn.
     pub remaining: u64,
+    /// Hits that were counted beyond full, by charges that count always; 0 while some are left. GCRA keeps a time and
+    /// says no more than 1.
+    pub beyond: u64,
     /// Until the limit is whole again: a bucket's time to full, a window's end. 0 when it is whole.
     pub reset_us: u64,
     /// Until this charge would fit, when it did not; `None` when it never will. 0 when it fitted.

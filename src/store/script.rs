@@ -11,7 +11,7 @@
 //!            tokens, microseconds, burst (of buckets in lowest terms)
 //!            hits
 //! reply    0 or 1: refused; then five for each charge:
-//!            fits, remaining, reset_us, retry_us (-1 for never), next_us
+//!            fits, remaining (below 0 when overdrawn), reset_us, retry_us (-1 for never), next_us
 //! ```
 //!
 //! A key that holds something else answers with an error that begins with `CORRUPT`, and nothing is written.
@@ -83,7 +83,8 @@ pub fn decode(reply: &[i64]) -> Option<Decision> {
         .map(|&[fits, remaining, reset_us, retry_us, next_us]| {
             Some(Verdict {
                 fits: flag(fits)?,
-                remaining: remaining.try_into().ok()?,
+                remaining: remaining.max(0).unsigned_abs(),
+                beyond: remaining.min(0).unsigned_abs(),
                 reset_us: reset_us.try_into().ok()?,
                 retry_us: if retry_us == -1 { None } else { Some(retry_us.try_into().ok()?) },
                 next_us: next_us.try_into().ok()?,

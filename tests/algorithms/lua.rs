@@ -285,12 +285,14 @@ fn a_reply_that_is_not_the_scripts_is_no_decision() {
     assert_eq!(decode(&[]), None);
     assert_eq!(decode(&[2]), None);
     assert_eq!(decode(&[0, 1, 2, 3, 4]), None);
-    assert_eq!(decode(&[0, 1, -1, 0, 0, 0]), None);
+    assert_eq!(decode(&[0, 1, 0, -1, 0, 0]), None);
     assert_eq!(decode(&[0, 1, 1, 0, -2, 0]), None);
     assert!(decode(&[0]).is_some_and(|d| !d.refused && d.verdicts.is_empty()));
     let decision = decode(&[1, 0, 3, 7, -1, 5]).unwrap();
-    let verdict = Verdict { fits: false, remaining: 3, reset_us: 7, retry_us: None, next_us: 5 };
+    let verdict = Verdict { fits: false, remaining: 3, beyond: 0, reset_us: 7, retry_us: None, next_us: 5 };
     assert_eq!((decision.refused, &decision.verdicts[..]), (true, &[verdict][..]));
+    let overdrawn = decode(&[1, 0, -3, 7, -1, 5]).unwrap();
+    assert_eq!(overdrawn.verdicts, [Verdict { remaining: 0, beyond: 3, ..verdict }]);
 }
 
 #[test]
