@@ -6,10 +6,10 @@
 //! gRPC bytes -> service -> limiter: rule -> key -> store -> verdict -> headers -> gRPC bytes
 //!
 //! 0  clock limit algorithm key        pure: no tokio, no I/O, no serde; time is an argument
-//! 1  rules settings metrics           parse, don't validate; rules do no I/O but in watch
-//! 2  store rules::watch               tokio; fred only under store::redis, notify only in rules::watch
+//! 1  rules settings metrics           parse, don't validate; rules do no I/O but in watch and xds
+//! 2  store rules::watch rules::xds    tokio; fred only under store::redis, notify only in rules::watch
 //! 3  limiter                          generic over Clock and Store
-//! 4  proto service admin telemetry    tonic and prost only here and in server and cli; axum only in admin
+//! 4  proto service admin telemetry    tonic and prost only here, in server, cli and rules::xds; axum only in admin
 //! 5  server cli                       composition
 //! ```
 //!

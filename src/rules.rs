@@ -26,6 +26,7 @@ mod explain;
 mod schema;
 
 pub mod watch;
+pub mod xds;
 
 use std::{ffi::OsStr, path::Path, sync::Arc};
 

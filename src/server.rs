@@ -45,7 +45,7 @@ use crate::{
     limiter::Limiter,
     metrics::Metrics,
     service::{InFlight, Service},
-    settings::{self, Settings},
+    settings::{self, Settings, Source},
     store::memory::MemoryStore,
     telemetry,
 };
@@ -187,9 +187,12 @@ async fn serve(
     ended
 }
 
-/// Loads the rules and keeps them in step with their files, for ever. Reading a million tenants takes a moment, in which
-/// probes and signals are answered.
+/// Loads the rules and keeps them in step with where they come from, for ever. Reading a million tenants takes a moment,
+/// in which probes and signals are answered.
 async fn follow_rules(loader: Loader, settings: &Settings) -> Failure {
+    if let Source::Xds(xds) = &settings.rules.source {
+        match loader.follow(xds, settings.dialect()).await {}
+    }
     let settings = settings.clone();
     match tokio::task::spawn_blocking(move || loader.start(&settings)).await {
         Ok(Ok(_watching)) => std::future::pending().await,

@@ -18,6 +18,7 @@ pub mod values;
 
 mod raw;
 mod redis;
+mod xds;
 mod ignored;
 
 use std::{
@@ -32,6 +33,7 @@ pub use ignored::ignored;
 pub use raw::{RawSettings, SettingsError};
 pub use redis::{Redis, RedisTls, Secret, Socket};
 pub use table::table;
+pub use xds::{Source, Xds, XdsBackoff, XdsTls};
 
 use crate::rules::{Dialect, FailureMode, Which};
 use raw::Reader;
@@ -71,6 +73,8 @@ pub struct Settings {
 /// Where the rules are and how they are read.
 #[derive(Clone, Debug)]
 pub struct Rules {
+    /// Files, or a management server.
+    pub source: Source,
     /// The directory of the rule files. Any part of the path may be a symbolic link that is switched later.
     pub dir: PathBuf,
     /// How often the files are looked at without an event.
@@ -81,6 +85,8 @@ pub struct Rules {
     pub which: Which,
     /// Whether health says NOT_SERVING while there is no domain.
     pub needed_for_health: bool,
+    /// Whether health waits for the first rules; requests before them get UNAVAILABLE in any case.
+    pub awaited: bool,
 }
 
 /// Which ports are opened. Port 0 is any free one; the log says which.
@@ -283,11 +289,13 @@ fn rules(read: &Reader<'_>, compat: bool) -> Result<Rules, SettingsError> {
             .join(read.one("RUNTIME_APPDIRECTORY", values::path)?),
     };
     Ok(Rules {
+        source: xds::source(read)?,
         dir,
         poll: read.one("RULES_POLL", values::poll)?,
         merge_domains: read.one("MERGE_DOMAIN_CONFIG", values::boolean)?,
         which,
         needed_for_health: read.one("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", values::boolean)?,
+        awaited: !read.one("FORCE_START_WITHOUT_INITIAL_CONFIG", values::boolean)?,
     })
 }
 

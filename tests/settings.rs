@@ -6,7 +6,8 @@ use std::{collections::BTreeSet, fmt::Debug, process::Command};
 
 use clap::{Args, FromArgMatches};
 use tollgate::settings::{
-    Backend, Headers, Numbers, RawSettings, Reset, RetryAfter, Settings, ignored, table, table::Kind, values,
+    Backend, Headers, Numbers, RawSettings, Reset, RetryAfter, Settings, Source, ignored, table, table::Kind,
+    values,
 };
 
 /// What one row of the table does.
@@ -42,6 +43,13 @@ fn redis(settings: &Settings) -> String {
     }
 }
 
+fn xds(settings: &Settings) -> String {
+    match &settings.rules.source {
+        Source::Xds(xds) => d(xds),
+        Source::Files => "files".to_owned(),
+    }
+}
+
 fn part(text: &str, of: &str) -> String {
     let (_, rest) = text.split_once(of).unwrap_or_else(|| panic!("no {of} in {text}"));
     rest.split([',', '}']).next().unwrap().trim().to_owned()
@@ -57,6 +65,16 @@ fn beside(name: &str) -> RawSettings {
             .with("REDIS_TLS_CLIENT_CERT", "c")
             .with("REDIS_TLS_CLIENT_KEY", "k"),
         name if name.starts_with("REDIS_") && name != "REDIS_URL" => raw.with("REDIS_URL", "r:1"),
+        name if name.starts_with("CONFIG_GRPC_XDS_") || name.starts_with("XDS_CLIENT_") => {
+            let raw = raw.with("CONFIG_TYPE", "GRPC_XDS_SOTW");
+            match name {
+                "CONFIG_GRPC_XDS_SERVER_USE_TLS" => raw,
+                _ => raw
+                    .with("CONFIG_GRPC_XDS_SERVER_USE_TLS", "1")
+                    .with("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "c")
+                    .with("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "k"),
+            }
+        }
         "LIMIT_LIMIT_HEADER" | "LIMIT_REMAINING_HEADER" | "LIMIT_RESET_HEADER" => {
             raw.with("LIMIT_HEADERS", "draft-03")
         }
@@ -79,6 +97,23 @@ fn cases() -> Vec<Case> {
         case("RULES_POLL", "5s", ("100ms", "100ms"), ("99ms", "at least 100ms"), |s| d(s.rules.poll)),
         case("MERGE_DOMAIN_CONFIG", "false", ("TRUE", "true"), ("yes", "`true` or `false`"), |s| d(s.rules.merge_domains)),
         case("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "false", ("true", "true"), ("ok", "`true` or `false`"), |s| d(s.rules.needed_for_health)),
+        case("FORCE_START_WITHOUT_INITIAL_CONFIG", "true", ("true", "false"), ("yes", "`true` or `false`"), |s| d(s.rules.awaited)),
+        case("CONFIG_TYPE", "Files", ("grpc_xds_sotw", "Xds"), ("XDS", "`FILE` or `GRPC_XDS_SOTW`"), |s| if matches!(s.rules.source, Source::Files) { "Files".into() } else { "Xds".into() }),
+        case("CONFIG_GRPC_XDS_SERVER_URL", "\"localhost:18000\"", ("dns:///[::1]:1", "\"[::1]:1\""), ("http://x", "`host:port`"), |s| part(&xds(s), "server: ")),
+        case("CONFIG_GRPC_XDS_NODE_ID", "\"default\"", ("gateway", "\"gateway\""), None, |s| part(&xds(s), "node_id: ")),
+        case("CONFIG_GRPC_XDS_NODE_METADATA", "[]", ("team=search", "[(\"team\""), ("team:search", "`key=value,key=value`"), |s| part(&xds(s), "node_metadata: ")),
+        case("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "[]", ("Authorization:Bearer a:b", "[(\"authorization\""), None, |s| part(&xds(s), "headers: ")),
+        case("CONFIG_GRPC_XDS_SERVER_USE_TLS", "None", ("true", "Some(XdsTls { ca: None"), ("on", "`true` or `false`"), |s| part(&xds(s), "tls: ")),
+        case("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "None", ("ca.pem", "Some(\"ca.pem\")"), None, |s| part(&xds(s), "ca: ")),
+        case("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "Some((\"c\"", ("d.pem", "Some((\"d.pem\""), None, |s| part(&xds(s), "client: ")),
+        case("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "\"k\"))", ("l.pem", "\"l.pem\"))"), None, |s| part(&xds(s), "\"c\", ")),
+        case("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "None", ("xds.example", "Some(\"xds.example\")"), None, |s| part(&xds(s), " name: ")),
+        case("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "3s", ("1m", "60s"), ("0", "longer than 0"), |s| part(&xds(s), "connect_retry: ")),
+        case("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "10s", ("1s", "1s"), ("1", "`1s` or `1ms`"), |s| part(&xds(s), "initial: ")),
+        case("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "60s", ("5m", "300s"), ("0s", "longer than 0"), |s| part(&xds(s), "longest: ")),
+        case("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "2.0, spread: 0.5", ("1.5", "1.5, spread: 1.0"), ("-1", "from 0 to 100"), |s| xds(s).split("growth: ").nth(1).unwrap().split(" }").next().unwrap().to_owned()),
+        case("XDS_CLIENT_BACKOFF_JITTER", "0.5", ("false", "0.0"), ("no", "`true` or `false`"), |s| part(&xds(s), "spread: ")),
+        case("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "67108864", ("1000", "1000"), ("4MiB", "from 1"), |s| part(&xds(s), "message_max: ")),
         case("TOLLGATE_COMPAT", "false", ("reference", "true"), ("true", "`none` or `reference`"), |s| d(s.compat)),
         case("GRPC_HOST", "0.0.0.0:8081", ("::1", "[::1]:8081"), ("example.org", "IP address"), |s| s.listen.grpc.to_string()),
         case("GRPC_PORT", "0.0.0.0:8081", ("0", "0.0.0.0:0"), ("65536", "0 to 65535"), |s| s.listen.grpc.to_string()),
@@ -143,7 +178,10 @@ fn every_setting_has_its_default_its_flag_and_an_error_that_helps() {
             row.flag
         );
         // Charts write an empty text for "not set".
-        if !["REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY"].contains(&case.name) {
+        if !case.name.ends_with("_CLIENT_TLS_CERT")
+            && !case.name.ends_with("_CLIENT_TLS_KEY")
+            && !["REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY"].contains(&case.name)
+        {
             assert_eq!(
                 (case.look)(&compile(&beside(case.name).with(case.name, ""))),
                 case.default,
@@ -264,7 +302,7 @@ fn passwords_are_shown_nowhere() {
     assert!(!format!("{:?}", Settings::compile(&raw).unwrap()).contains("geheim"));
     let secrets: Vec<&str> =
         table().iter().filter(|row| row.kind == Kind::Secret).map(|row| row.name).collect();
-    assert_eq!(secrets, ["REDIS_URL", "REDIS_AUTH"]);
+    assert_eq!(secrets, ["CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "REDIS_URL", "REDIS_AUTH"]);
 
     let out = Command::new(env!("CARGO_BIN_EXE_tollgate"))
         .args(["serve", "--help"])
@@ -274,6 +312,32 @@ fn passwords_are_shown_nowhere() {
         .unwrap();
     let help = String::from_utf8(out.stdout).unwrap();
     assert!(help.contains("REDIS_AUTH") && !help.contains("geheim"));
+}
+
+#[test]
+fn headers_for_the_management_server_are_right_or_refused_and_never_shown() {
+    const NAME: &str = "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS";
+    let compile = |text| Settings::compile(&RawSettings::default().with(NAME, text));
+    for wrong in
+        ["geheim", ":geheim", "a:b,geheim", "a b:geheim", "grpc-timeout:geheim", "x-bin:geheim", "x:gehe\tim"]
+    {
+        let line = compile(wrong).unwrap_err().to_string();
+        assert!(line.contains(NAME) && !line.contains("geheim") && !line.contains("tim"), "{wrong}: {line}");
+    }
+    let given = RawSettings::default().with(NAME, "X-A: geheim:1 ,x-b:").with("CONFIG_TYPE", "GRPC_XDS_SOTW");
+    let settings = Settings::compile(&given).unwrap();
+    assert!(!d(&settings).contains("geheim"));
+    let Source::Xds(xds) = settings.rules.source else { panic!("it is xDS") };
+    let headers: Vec<_> = xds.headers.iter().map(|(name, value)| (name.as_str(), value.expose())).collect();
+    assert_eq!(headers, [("x-a", "geheim:1"), ("x-b", "")]);
+}
+
+#[test]
+fn a_certificate_for_the_management_server_needs_its_key() {
+    for half in ["CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY"] {
+        let error = Settings::compile(&RawSettings::default().with(half, "x.pem")).unwrap_err();
+        assert!(error.to_string().contains("needs its"), "{half}");
+    }
 }
 
 #[test]

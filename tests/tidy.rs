@@ -41,11 +41,13 @@ const PARTS: &[Part] = &[
     part(2, "store/script",    "bytes"),
     part(2, "store/redis",     "arc_swap bytes fred percent_encoding rustls socket2 thiserror tokio tracing url"),
     part(2, "rules/watch",     "blake3 notify thiserror tracing"),
+    // tonic and prost here too: a management server is a place that rules come from, as a directory is.
+    part(2, "rules/xds",       "prost prost_types serde_json thiserror tokio tokio_stream tonic tracing"),
 
     // 3: decides. It knows no proto, no Redis, no HTTP.
     part(3, "limiter",         "arc_swap bytes thiserror tracing"),
 
-    // 4: the edges. tonic and prost only here, in server and in cli; axum only in admin.
+    // 4: the edges. tonic and prost only here, in server, in cli and in rules/xds; axum only in admin.
     part(4, "proto",           "tonic"),
     part(4, "service",         "bytes http prost_types serde_json tokio tonic"),
     part(4, "admin",           "axum bytes prost_types serde serde_json tokio"),
@@ -67,6 +69,7 @@ const LONGER: &[(&str, usize, &str)] = &[
     ("src/rules/tiered/read.rs", 450, "the tiered form's fields, all of them"),
     ("src/rules/yaml.rs", 450, "YAML as rule files have it"),
     ("tests/rules/reading.rs", 450, "a case for each thing that files may say"),
+    ("tests/settings.rs", 500, "a case for each setting"),
     ("tests/watch.rs", 600, "a case for each kind of change, on one harness"),
 ];
 

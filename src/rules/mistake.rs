@@ -181,6 +181,12 @@ impl Mistakes {
         }
     }
 
+    /// Adds those of another set behind its own.
+    pub(super) fn append(&mut self, others: Self) {
+        self.beyond += others.beyond;
+        others.list.into_iter().for_each(|mistake| self.push(mistake));
+    }
+
     /// Brings them into the order of files and lines.
     pub(super) fn sort(&mut self) {
         self.list.sort_by(|a, b| (&a.file, a.line, a.column).cmp(&(&b.file, b.line, b.column)));

@@ -1,10 +1,11 @@
 //! Whether this process should be asked: `grpc.health.v1`, `/healthcheck` and `/ready`.
 //!
-//! NOT_SERVING until rules are loaded (in compat: until they were tried) and the store was reached once. With
-//! `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED` it is also NOT_SERVING whenever there is no domain. Afterwards it stays SERVING also without a store:
-//! failure modes do answer, and a health check that fails on all replicas at the same moment takes the whole service
-//! away, which is the outage that rate limiting must not become. `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true` makes it
-//! follow the store, as in the reference. An ending process is NOT_SERVING.
+//! NOT_SERVING until rules are loaded (in compat: until they were tried; with FORCE_START_WITHOUT_INITIAL_CONFIG: not even
+//! that) and the store was reached once. With HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED it is also NOT_SERVING whenever
+//! there is no domain. Afterwards it stays SERVING also without a store: failure modes do answer, and a health check that
+//! fails on all replicas at the same moment takes the whole service away, which is the outage that rate limiting must
+//! not become. `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true` makes it follow the store, as in the reference. An ending
+//! process is NOT_SERVING.
 
 use std::{sync::Arc, time::Duration};
 
@@ -47,15 +48,18 @@ pub(super) enum Needs {
     Rules,
     /// None: bad ones do as well, as in the reference (golden case `bad-rules-at-start`).
     Nothing,
+    /// None, and none have to be tried.
+    Unawaited,
     /// At least one domain, at every moment.
     Domain,
 }
 
 pub(super) fn needs(settings: &Settings) -> Needs {
-    match (settings.rules.needed_for_health, settings.compat) {
-        (true, _) => Needs::Domain,
-        (false, true) => Needs::Nothing,
-        (false, false) => Needs::Rules,
+    match &settings.rules {
+        rules if rules.needed_for_health => Needs::Domain,
+        rules if !rules.awaited => Needs::Unawaited,
+        _ if settings.compat => Needs::Nothing,
+        _ => Needs::Rules,
     }
 }
 
@@ -65,6 +69,7 @@ impl Needs {
         match self {
             Self::Rules => loaded.is_some(),
             Self::Nothing => loaded.is_some() || tried,
+            Self::Unawaited => true,
             Self::Domain => loaded.is_some_and(|rules| !rules.domains().is_empty()),
         }
     }

@@ -1,6 +1,10 @@
-//! Rules from the directory to the limiter, at start and whenever they change.
+//! Rules from the directory, or a management server, to the limiter, at start and whenever they change.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    convert::Infallible,
+    fmt::Display,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use tokio::sync::{Notify, watch};
 
@@ -8,16 +12,20 @@ use super::{Failure, Served};
 use crate::{
     metrics::Metrics,
     rules::{
-        Compiled, Mistakes,
+        Compiled, Dialect,
         watch::{self as rules_watch, Dir, First, Options, Watching},
+        xds,
     },
-    settings::Settings,
+    settings::{Settings, Source, Xds},
 };
 
 /// # Errors
-/// When the rule directory does not exist. Asked before any port is opened: it is a mistake in the settings. A directory
-/// that vanishes later is one in the rules.
+/// When the rule directory does not exist, or a file for TLS to the management server. Asked before any port is opened:
+/// it is a mistake in the settings. A directory that vanishes later is one in the rules.
 pub(super) fn check(settings: &Settings) -> Result<(), Failure> {
+    if let Source::Xds(xds) = &settings.rules.source {
+        return xds::check(xds).map_err(Failure::usage);
+    }
     let dir = &settings.rules.dir;
     if dir.is_dir() {
         return Ok(());
@@ -82,11 +90,16 @@ impl Loader {
         Ok(watching)
     }
 
+    /// Takes the rules of a management server, for ever.
+    pub(super) async fn follow(self, xds: &Xds, dialect: Dialect) -> Infallible {
+        xds::follow(xds, dialect, |change| self.take(change)).await
+    }
+
     fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self, change: Result<Compiled, rules_watch::Failure<Mistakes>>) {
+    fn take<E: Display>(&self, change: Result<Compiled, E>) {
         self.metrics.reloaded(change.is_ok());
         self.refused.send_replace(change.as_ref().err().map(ToString::to_string));
         let Ok(Compiled { rules, warnings }) = change else {
@@ -115,7 +128,7 @@ impl Loader {
             counts.tenants
         );
         if counts.domains == 0 {
-            tracing::warn!("no rule files: every request passes");
+            tracing::warn!("no domains in the rules: every request passes");
         }
         self.limiter.load(Arc::new(rules));
         self.changed.notify_one();

@@ -21,22 +21,13 @@ fn is_ignored(name: &str) -> bool {
 }
 
 /// Each prefix belongs to the reference alone.
-const PREFIXES: &[&str] = &[
-    "REDIS_PERSECOND",
-    "MEMCACHE_",
-    "CONFIG_GRPC_XDS_",
-    "XDS_CLIENT_BACKOFF_",
-    "GRPC_SERVER_TLS_",
-    "GRPC_CLIENT_TLS_",
-];
+const PREFIXES: &[&str] = &["REDIS_PERSECOND", "MEMCACHE_", "GRPC_SERVER_TLS_", "GRPC_CLIENT_TLS_"];
 
 const NAMES: &[&str] = &[
     "CACHE_KEY_PREFIX",
-    "CONFIG_TYPE",
     "DISABLE_STATS",
     "EXPIRATION_JITTER_MAX_SECONDS",
     "EXTRA_TAGS",
-    "FORCE_START_WITHOUT_INITIAL_CONFIG",
     "GRPC_MAX_CONNECTION_AGE",
     "GRPC_MAX_CONNECTION_AGE_GRACE",
     "GRPC_SERVER_USE_TLS",

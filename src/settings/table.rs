@@ -24,6 +24,7 @@ pub struct Row {
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Group {
     Rules,
+    Xds,
     Ports,
     Store,
     Redis,
@@ -58,6 +59,7 @@ impl Group {
     pub fn title(self) -> &'static str {
         match self {
             Self::Rules => "Rules",
+            Self::Xds => "Rules from a management server",
             Self::Ports => "Ports",
             Self::Store => "Store",
             Self::Redis => "Redis",
@@ -121,7 +123,7 @@ const fn secret(
     Row { group, name, flag, value, kind: Kind::Secret, default: Initial::Unset, why }
 }
 
-use Group::{Answers, Ports, Redis, Rules, Running, Store};
+use Group::{Answers, Ports, Redis, Rules, Running, Store, Xds};
 use Initial::{Derived, Text, Unset};
 
 #[rustfmt::skip]
@@ -144,8 +146,42 @@ const TABLE: &[Row] = &[
         "let several files name one domain; off, since two teams that use one name rarely mean to"),
     switch(Rules, "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "healthy-with-at-least-one-config-loaded", Text("false"),
         "health says NOT_SERVING while there is no domain; off, since a directory may be meant to be empty"),
+    switch(Rules, "FORCE_START_WITHOUT_INITIAL_CONFIG", "force-start-without-initial-config", Text("false"),
+        "let health say SERVING before the first rules; off, since requests get UNAVAILABLE until then"),
     text(Rules, "TOLLGATE_COMPAT", "compat", "none|reference", Text("none"),
         "`reference` restores each answer of envoyproxy/ratelimit that is deliberately different here"),
+
+    text(Xds, "CONFIG_TYPE", "config-type", "FILE|GRPC_XDS_SOTW", Text("FILE"),
+        "where rules come from: files, or a management server such as Envoy Gateway's"),
+    text(Xds, "CONFIG_GRPC_XDS_SERVER_URL", "config-grpc-xds-server-url", "HOST:PORT", Text("localhost:18000"),
+        "the management server"),
+    text(Xds, "CONFIG_GRPC_XDS_NODE_ID", "config-grpc-xds-node-id", "TEXT", Text("default"),
+        "by which the server chooses what it serves"),
+    text(Xds, "CONFIG_GRPC_XDS_NODE_METADATA", "config-grpc-xds-node-metadata", "K=V,...", Unset,
+        "what the server is told about this process besides"),
+    secret(Xds, "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "config-grpc-xds-client-additional-headers", "NAME:VALUE,...",
+        "headers of the stream, such as a token"),
+    switch(Xds, "CONFIG_GRPC_XDS_SERVER_USE_TLS", "config-grpc-xds-server-use-tls", Text("false"), "speak TLS"),
+    text(Xds, "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "config-grpc-xds-server-tls-cacert", "FILE", Derived("the system's"),
+        "PEM file of authorities to trust; this file and the next two are read again for each connection"),
+    text(Xds, "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "config-grpc-xds-client-tls-cert", "FILE", Unset,
+        "PEM file of a certificate to show; needs its key"),
+    text(Xds, "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "config-grpc-xds-client-tls-key", "FILE", Unset,
+        "PEM file of that certificate's key"),
+    text(Xds, "CONFIG_GRPC_XDS_SERVER_TLS_SAN", "config-grpc-xds-server-tls-san", "NAME", Derived("the address's host"),
+        "the name that the server's certificate must have"),
+    text(Xds, "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "config-grpc-xds-server-connect-retry-interval", "DURATION",
+        Text("3s"), "the wait after a connection that could not be made; it doubles each time"),
+    text(Xds, "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "xds-client-backoff-initial-interval", "DURATION", Text("10s"),
+        "the wait after a stream that ended; it doubles each time, and the last good rules serve meanwhile"),
+    text(Xds, "XDS_CLIENT_BACKOFF_MAX_INTERVAL", "xds-client-backoff-max-interval", "DURATION", Text("60s"),
+        "the longest wait of both kinds"),
+    text(Xds, "XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "xds-client-backoff-random-factor", "NUMBER", Text("0.5"),
+        "up to 1: the part of each wait that is left to chance; above 1: what waits grow by, instead of 2"),
+    switch(Xds, "XDS_CLIENT_BACKOFF_JITTER", "xds-client-backoff-jitter", Text("true"),
+        "leave a part of each wait to chance, so that clients do not return together"),
+    text(Xds, "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "xds-client-max-msg-size-in-bytes", "BYTES", Text("67108864"),
+        "the largest response that is read: 64 MiB, as the largest rule file (the reference: 4 MiB)"),
 
     text(Ports, "GRPC_HOST", "grpc-host", "IP", Text("0.0.0.0"), "where gRPC listens: Envoys come from other hosts"),
     text(Ports, "GRPC_PORT", "grpc-port", "PORT", Text("8081"), "gRPC; 0 is any free port, which the log names"),

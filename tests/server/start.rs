@@ -56,7 +56,7 @@ async fn a_bad_edit_changes_nothing_and_health_stays() {
 #[tokio::test]
 async fn without_rule_files_all_passes_and_the_log_says_so() {
     let mut service = Service::start(&[], &[]);
-    service.served.line("no rule files: every request passes");
+    service.served.line("no domains in the rules: every request passes");
     service.until_health(ServingStatus::Serving).await;
     let answer = service.ask("user", "ann").await.unwrap();
     assert_eq!(answer.overall_code, 1);
