@@ -25,8 +25,8 @@ pub const TENANT_MAX: usize = 255;
 pub(super) struct Csv<'f> {
     file: &'f Arc<str>,
     text: &'f [u8],
-    /// Line numbers of the rows that went into the table.
-    lines: Vec<u32>,
+    /// Where the rows that went into the table begin, in bytes. Lines are counted only when a mistake is told.
+    starts: Vec<u32>,
 }
 
 impl<'f> Csv<'f> {
@@ -41,62 +41,109 @@ impl<'f> Csv<'f> {
         mistakes: &mut Mistakes,
     ) -> Self {
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
-        let mut csv = Self { file, text, lines: Vec::new() };
+        let mut csv = Self { file, text, starts: Vec::new() };
+        // Comments are not left to this reader: its comments end at LF only, so in a file whose lines end in CR the first
+        // would take all tenants with it.
         let mut reader = csv::ReaderBuilder::new()
             .has_headers(false)
             .flexible(true)
             .trim(csv::Trim::All)
-            .comment(Some(b'#'))
             .from_reader(text);
         let mut record = csv::ByteRecord::new();
         let mut first = true;
         // Reading from memory, with any number of fields a line and any bytes, does not fail.
         while reader.read_byte_record(&mut record).unwrap_or(false) {
-            let line = csv.line_of(&reader);
-            let is_header = std::mem::take(&mut first) && is_header(&record);
-            if is_header {
+            let start = csv.start(record.position());
+            let end = usize::try_from(reader.position().byte()).unwrap_or(usize::MAX);
+            let one_line = csv.is_one_line(start, end);
+            if one_line && csv.says_nothing(start, &record) {
+                continue;
+            }
+            if std::mem::take(&mut first) && is_header(&record) {
                 continue;
             }
             match row(&record, tiers) {
                 Ok((tenant, _)) if in_rules(tenant) => {}
-                Ok((tenant, tier)) if table.push(tenant, tier) => csv.lines.push(line),
+                Ok((tenant, tier)) if table.push(tenant, tier) => {
+                    csv.starts.push(u32::try_from(start).unwrap_or(u32::MAX));
+                }
                 Ok(_) => mistakes
-                    .push_with(|| csv.mistake(line, "the file is too large".into(), "split the tenants")),
-                Err(why) => mistakes.push_with(|| csv.mistake(line, why.message(), &why.help(tiers))),
+                    .push_with(|| csv.mistake(start, "the file is too large".into(), "split the tenants")),
+                Err(why) => {
+                    let why = if one_line { why } else { Wrong::Quote };
+                    mistakes.push_with(|| csv.mistake(start, why.message(), &why.help(tiers)));
+                }
             }
+        }
+        if first {
+            // What a file that is written in place is for a moment; taken literally it would make all tenants nobody.
+            let help = "write the line `tenant,tier` if there are no tenants yet";
+            mistakes.push_with(|| Mistake::of_file(file, "the file is empty").help(help));
         }
         csv
     }
 
     /// Tells of a tenant who stands in the file twice; rows are counted from the file's first.
     pub(super) fn twice(&self, name: &[u8], first: usize, second: usize, mistakes: &mut Mistakes) {
+        let [first, second] = [first, second].map(|row| self.starts[row] as usize);
         mistakes.push_with(|| {
             let message =
                 format!("the tenant `{}` stands in the file twice", quote(&String::from_utf8_lossy(name)));
-            let mut mistake = self.mistake(self.lines[second], message, "keep one of the lines");
-            mistake.note = Some(format!("the first stands in {}:{}", self.file, self.lines[first]));
+            let mut mistake = self.mistake(second, message, "keep one of the lines");
+            mistake.note = Some(format!("the first stands in {}:{}", self.file, self.line_of(first)));
             mistake
         });
     }
 
-    /// The reader is behind the record: on its last line when the file ends there, else on the next.
-    fn line_of(&self, reader: &csv::Reader<&[u8]>) -> u32 {
-        let position = reader.position();
-        let end = usize::try_from(position.byte()).unwrap_or(usize::MAX).min(self.text.len());
-        let ended = end > 0 && matches!(self.text[end - 1], b'\n' | b'\r');
-        u32::try_from(position.line() - u64::from(ended)).unwrap_or(u32::MAX)
+    /// Where a record begins: the reader was at the end of the line before it.
+    fn start(&self, reader: Option<&csv::Position>) -> usize {
+        let from =
+            reader.map_or(0, |at| usize::try_from(at.byte()).unwrap_or(usize::MAX)).min(self.text.len());
+        from + self.text[from..].iter().take_while(|byte| is_line_end(byte)).count()
     }
 
-    fn mistake(&self, line: u32, message: String, help: &str) -> Mistake {
-        let text = self.text.split(|byte| *byte == b'\n').nth(line as usize - 1).unwrap_or_default();
-        let text = String::from_utf8_lossy(text);
-        Mistake::of_file(self.file, message).at(line, 0, 0, text.trim_end_matches('\r')).help(help)
+    /// Whether it is a blank line or a comment.
+    fn says_nothing(&self, start: usize, record: &csv::ByteRecord) -> bool {
+        let line = self.text[start..].trim_ascii_start();
+        let quoted = line.first() == Some(&b'"');
+        line.first() == Some(&b'#') || (!quoted && record.len() == 1 && record[0].is_empty())
     }
+
+    /// Whether a record ends on the line that it began on.
+    fn is_one_line(&self, start: usize, end: usize) -> bool {
+        let record = &self.text[start..end.clamp(start, self.text.len())];
+        !record.trim_ascii_end().iter().any(is_line_end)
+    }
+
+    /// From 1. Lines end in LF, CRLF or CR.
+    fn line_of(&self, start: usize) -> u32 {
+        let before = &self.text[..start];
+        let ends = before.iter().enumerate().filter(|(at, byte)| match byte {
+            b'\n' => true,
+            b'\r' => self.text.get(at + 1) != Some(&b'\n'),
+            _ => false,
+        });
+        u32::try_from(1 + ends.count()).unwrap_or(u32::MAX)
+    }
+
+    fn mistake(&self, start: usize, message: String, help: &str) -> Mistake {
+        let line = self.text[start..].split(is_line_end).next().unwrap_or_default();
+        Mistake::of_file(self.file, message)
+            .at(self.line_of(start), 0, 0, &String::from_utf8_lossy(line))
+            .help(help)
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "what slices and iterators ask with")]
+fn is_line_end(byte: &u8) -> bool {
+    matches!(byte, b'\n' | b'\r')
 }
 
 /// What is wrong with a line.
 enum Wrong {
     Fields(usize),
+    /// A field that began with a quote took lines with it.
+    Quote,
     NoTenant,
     TooLong,
     Tier(String),
@@ -133,6 +180,7 @@ impl Wrong {
                 "a line is `tenant,tier`, and this one has {n} field{}",
                 if *n == 1 { "" } else { "s" }
             ),
+            Self::Quote => "a quote opens on this line, and does not close on it".into(),
             Self::NoTenant => "the tenant has no name".into(),
             Self::TooLong => format!("the tenant's name is longer than {TENANT_MAX} bytes"),
             Self::Tier(tier) => format!("no tier is called `{}`", quote(tier)),
@@ -142,6 +190,7 @@ impl Wrong {
     fn help(&self, tiers: &HashMap<&str, u32>) -> String {
         match self {
             Self::Fields(_) => "write two fields; quote a name that holds a comma".into(),
+            Self::Quote => "close it, or write the quote twice where it belongs to a name in quotes".into(),
             Self::NoTenant => "requests without a tenant have the default tier".into(),
             Self::TooLong => "use the tenant's id".into(),
             Self::Tier(tier) => super::tiered::tier_help(tier, tiers.keys().copied()),

@@ -88,6 +88,68 @@ fn a_million_mistakes_are_counted_and_the_first_hundred_told() {
     assert!(told.to_string().ends_with("\n\nand 1900 more"));
 }
 
+/// The rules of `{domain: d, tiers: {a, b}}` with this csv file: what is wrong with them, or how many tenants there are.
+fn tenants_of(csv: &str) -> String {
+    let rules = "{domain: d, tenant: t, default_tier: a, tiers: {a: {rate: 1/s}, b: {rate: 1/s}}, tenants_from: t.csv}";
+    match compile_files(&[("a.yaml", rules), ("t.csv", csv)], Dialect::default()) {
+        Ok(compiled) => format!("{} tenants", compiled.rules.counts().tenants),
+        Err(told) => told.to_string(),
+    }
+}
+
+#[test]
+fn a_csv_file_from_another_system_is_read_and_its_lines_are_counted_as_there() {
+    for end in ["\n", "\r\n", "\r"] {
+        let good =
+            ["# from billing, \"weekly\"", "tenant,tier", "", "x,a", "  ", " # and", "\"y\",b", ""].join(end);
+        assert_eq!(tenants_of(&good), "2 tenants", "{end:?}");
+        let bad = ["x,a", "", "y,gold", "z,b", "x,b", ""].join(end);
+        assert_eq!(
+            tenants_of(&bad),
+            "error: no tier is called `gold`\n --> t.csv:3\n  |\n3 | y,gold\n  = help: the tiers are `a` and `b`\n\n\
+             error: the tenant `x` stands in the file twice\n --> t.csv:5\n  |\n5 | x,b\n  \
+             = note: the first stands in t.csv:1\n  = help: keep one of the lines",
+            "{end:?}"
+        );
+    }
+}
+
+#[test]
+fn a_quote_that_nobody_closes_is_told_where_it_opens_and_not_at_the_end_of_the_file() {
+    for bad in ["x,a\n\"y,b\nz,a\n", "x,a\ny,\"b\nz,a\nu,b", "x,a\n#,\"y\nz,a"] {
+        let told = tenants_of(bad);
+        assert!(
+            told.starts_with("error: a quote opens on this line, and does not close on it\n --> t.csv:2\n"),
+            "{told}"
+        );
+    }
+}
+
+#[test]
+fn an_empty_csv_file_is_a_mistake_since_a_file_being_written_is_empty_for_a_moment() {
+    for empty in ["", "\n\n", "\u{feff}", "# nobody yet\n"] {
+        let told = "error: the file is empty\n --> t.csv\n  = help: write the line `tenant,tier` if there are no tenants yet";
+        assert_eq!(tenants_of(empty), told);
+    }
+    assert_eq!(tenants_of("tenant,tier\n"), "0 tenants");
+}
+
+#[test]
+fn a_csv_file_of_any_bytes_gets_a_message() {
+    let mut random = 1_u64;
+    for _ in 0..500 {
+        let alphabet = b"ab,\"\r\n#\x00 \t;";
+        let csv: String = (0..40)
+            .map(|_| {
+                random =
+                    random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                char::from(alphabet[(random >> 33) as usize % alphabet.len()])
+            })
+            .collect();
+        assert!(!tenants_of(&csv).is_empty());
+    }
+}
+
 #[test]
 fn a_whole_file_on_one_line_is_told_by_an_excerpt() {
     let many: Vec<String> = (0..500).map(|n| format!(r#"{{"key": "k{n}"}}"#)).collect();

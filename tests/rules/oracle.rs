@@ -171,7 +171,8 @@ proptest! {
             "domain": "d", "tenant": "t", "route": "r", "default_tier": "tier0", "tiers": yaml_tiers,
             "tenants": yaml_tenants, "tenants_from": "t.csv",
         });
-        let lines: String = csv.iter().map(|(name, number)| format!("{name},{}\n", tier(*number))).collect();
+        let row = |(name, number): (&String, &usize)| format!("{name},{}\n", tier(*number));
+        let lines: String = std::iter::once("tenant,tier\n".to_owned()).chain(csv.iter().map(row)).collect();
         let rules = super::common::rules_of(&[("d.yaml", &file.to_string()), ("t.csv", &lines)]);
         let domain = rules.domain(b"d").unwrap();
         for (tenant, route) in asked {
