@@ -2,13 +2,16 @@
 //!
 //! Of several rules in a request the strictest mode wins: deny, then error, then local, then allow. Nothing is tried
 //! again, since a spend that timed out may have happened.
+//!
+//! What never refuses does not begin to when the store is lost: a limit on trial counts as `allow` here (but for the
+//! reference, which knows no answer without its store), and `deny` lets a refund pass, though nothing is given back.
 
 use std::time::Duration;
 
 use super::{AskError, Limiter, answer, answer::Answer, answer::Status, plan::Plan};
 use crate::{
     clock::Clock,
-    limit::{Charge, Limit},
+    limit::{Charge, Cost, Limit, Role},
     rules::FailureMode,
     store::{Store, StoreError},
 };
@@ -27,8 +30,7 @@ impl<C: Clock, S: Store> Limiter<C, S> {
     ) -> Result<Answer<'r>, AskError> {
         self.metrics.store_failed(error.kind());
         tracing::debug!(%error, "the store gave no answer");
-        let modes = plan.charged.iter().map(|charged| charged.on_store_failure);
-        match modes.max().unwrap_or(self.options.on_store_failure) {
+        match plan.failure_mode(self.options.compat).unwrap_or(self.options.on_store_failure) {
             FailureMode::Error => {
                 self.metrics.fell_back("error");
                 Err(error.into())
@@ -53,16 +55,28 @@ impl<C: Clock, S: Store> Limiter<C, S> {
 }
 
 impl<'r> Plan<'r> {
+    /// The strictest of all charges; `None` where there is none.
+    fn failure_mode(&self, compat: bool) -> Option<FailureMode> {
+        let modes = self.charges.iter().zip(&self.charged).map(|(charge, charged)| {
+            match (charge.role, charged.on_store_failure) {
+                (Role::Shadow, FailureMode::Deny | FailureMode::Error) if !compat => FailureMode::Allow,
+                (_, mode) => mode,
+            }
+        });
+        modes.max()
+    }
+
     /// An answer that no store stands behind: nothing is known of what is left, so nothing is said of it but the limit.
     fn answer_unasked(&self, refused_for_us: Option<u64>) -> Answer<'r> {
         let mut unasked = self.answer_without_charges();
-        for charged in &self.charged {
-            let over = refused_for_us.is_some();
-            unasked.statuses[charged.descriptor] =
-                Status { over, limit: Some(answer::shown(charged)), remaining: 0, reset_us: None };
+        for (charge, charged) in self.charges.iter().zip(&self.charged) {
+            let refusable = charge.role != Role::Shadow && !matches!(charge.cost, Cost::Refund(_));
+            let status = &mut unasked.statuses[charged.descriptor];
+            let over = status.over || (refusable && refused_for_us.is_some());
+            unasked.refused |= over;
+            *status = Status { over, limit: Some(answer::shown(charged)), remaining: 0, reset_us: None };
         }
-        unasked.refused = refused_for_us.is_some();
-        unasked.retry_us = refused_for_us;
+        unasked.retry_us = refused_for_us.filter(|_| unasked.refused);
         unasked
     }
 }

@@ -386,6 +386,37 @@ descriptors:
 }
 
 #[test]
+fn a_limit_on_trial_refuses_nobody_when_the_store_is_lost() {
+    let rules = "
+domain: d
+descriptors:
+- {key: live, rate_limit: {unit: hour, requests_per_unit: 8, on_store_failure: allow}}
+- {key: denied, rate_limit: {unit: hour, requests_per_unit: 8, on_store_failure: deny}}
+- {key: trial, rate_limit: {unit: hour, requests_per_unit: 8, mode: shadow, on_store_failure: deny}}
+- {key: seen, rate_limit: {unit: hour, requests_per_unit: 8, mode: record}}
+";
+    let it = harness(rules, OPTIONS, |_| Gone);
+    assert_eq!(it.ask(&ask(&["trial=x"])), "OK ok:0");
+    assert_eq!(it.ask(&ask(&["live=x", "trial=x", "seen=x"])), "OK ok:0 ok:0 ok:0");
+    assert_eq!(it.ask(&ask(&["denied=x", "trial=x"])), "OVER over:0 ok:0");
+    let service = harness(rules, Options { shadow_mode: true, ..OPTIONS }, |_| Gone);
+    assert_eq!(service.ask(&ask(&["denied=x"])), "OK ok:0", "SHADOW_MODE answers OK always");
+}
+
+#[test]
+fn a_refund_is_never_refused_not_even_where_a_lost_store_denies() {
+    let rules = "
+domain: d
+descriptors:
+- {key: k, rate_limit: {unit: hour, requests_per_unit: 8, on_store_failure: deny}}
+";
+    let it = harness(rules, OPTIONS, |_| Gone);
+    assert_eq!(it.ask(&refunding("k=x", 1)), "OK ok:0");
+    let back = Descriptor { hits: Some(1), refund: true, ..descriptor("k=x") };
+    assert_eq!(it.ask(&question("d", &[back, descriptor("k=y")])), "OVER ok:0 over:0");
+}
+
+#[test]
 fn the_whole_service_on_trial_tells_what_would_have_been() {
     let options = Options { shadow_mode: true, ..OPTIONS };
     let it = harness(TWO, options, |clock| MemoryStore::new(clock, 1_000));
