@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use super::{Answer, DESCRIPTORS_MAX, Descriptor, ENTRIES_MAX, Invalid, Loaded, Options, Override, Question};
 use crate::{
     limit::{Algorithm, Charge, Cost, Decision, Entry, Limit, OnRefusal, Role},
-    rules::{Domain, FailureMode, Rule, Unit},
+    rules::{Domain, FailureMode, Found, Rule, Unit},
 };
 
 /// What will be asked of the store, and what belongs to each charge.
@@ -79,10 +79,10 @@ impl<'r> Plan<'r> {
             Some(limit) => Some(unit_of(limit, index)?).map(|unit| (limit.requests, unit)),
             None => None,
         };
-        for rule in found.rules() {
+        let replaced = brought.map_or(0, |brought| replaced_by(brought, &found, question, descriptor));
+        for (number, rule) in found.rules().enumerate() {
             self.bare[index] = Bare::Unlimited;
-            // An override replaces the first rule; further limits of the descriptor hold besides.
-            let overridden = brought.take();
+            let overridden = if number == replaced { brought.take() } else { None };
             let Some((limit, shown)) = limit_of(rule, overridden) else {
                 self.bare[index] = Bare::Unbounded;
                 continue;
@@ -261,6 +261,25 @@ fn looking(cost: Cost) -> Cost {
         Cost::Spend(hits) => Cost::Look(hits.get()),
         Cost::Look(_) | Cost::Refund(_) => cost,
     }
+}
+
+/// Which of a descriptor's rules an override replaces: the first, and the others hold besides; but where it would share
+/// the counter of another one, that one, or the counter would be charged twice.
+fn replaced_by(
+    brought: (u32, Unit),
+    found: &Found<'_>,
+    question: &Question,
+    descriptor: &Descriptor,
+) -> usize {
+    let key = |rule: &Rule, limit: &Limit| found.key(&question.domain, &descriptor.entries, rule, limit);
+    let first = found.rules().next();
+    let Some((first, (limit, _))) = first.and_then(|rule| Some((rule, limit_of(rule, Some(brought))?)))
+    else {
+        return 0;
+    };
+    let shared = key(first, &limit);
+    let is_shared = |rule: &Rule| rule.limit.is_some_and(|limit| key(rule, &limit) == shared);
+    found.rules().position(is_shared).unwrap_or(0)
 }
 
 /// The rule's own limit, or its numbers replaced; `None` where the rule is unlimited and nothing was brought along.

@@ -253,6 +253,24 @@ fn a_limit_brought_along_replaces_the_numbers_and_shares_the_counter() {
 }
 
 #[test]
+fn a_limit_brought_along_charges_no_counter_of_several_limits_twice() {
+    let rules = "
+domain: d
+descriptors:
+- key: k
+  rate_limits:
+  - {unit: minute, requests_per_unit: 100}
+  - {unit: hour, requests_per_unit: 20}
+";
+    let it = in_memory(rules);
+    assert_eq!(it.ask(&ask(&["k=x"])), "OK ok:19");
+    assert_eq!(it.ask(&bringing("k=x", 10, 3)), "OK ok:8", "in place of the limit by the hour");
+    assert_eq!(it.ask(&bringing("k=x", 5, 2)), "OK ok:2", "in place of the limit by the minute");
+    assert_eq!(it.ask(&bringing("k=x", 50, 4)), "OK ok:16", "a window of its own, and the hour besides");
+    assert_eq!(it.ask(&ask(&["k=x"])), "OK ok:15");
+}
+
+#[test]
 fn in_a_domain_that_no_file_names_a_limit_brought_along_is_ignored() {
     let it = in_memory(TWO);
     let brought = Descriptor { limit: Some(Override { requests: 0, unit: 1 }), ..descriptor("a=x") };
