@@ -23,7 +23,7 @@ mod ignored;
 
 use std::{
     fmt,
-    net::IpAddr,
+    net::{IpAddr, Ipv4Addr},
     num::{NonZeroU32, NonZeroUsize},
     path::PathBuf,
     time::Duration,
@@ -242,7 +242,7 @@ impl Settings {
         let compat = read.one("TOLLGATE_COMPAT", values::compat)?;
         Ok(Self {
             rules: rules(&read, compat)?,
-            listen: listen(&read)?,
+            listen: listen(&read, compat)?,
             backend: backend(&read)?,
             store: Store {
                 timeout: read.one("STORE_TIMEOUT", values::positive_duration)?,
@@ -299,14 +299,21 @@ fn rules(read: &Reader<'_>, compat: bool) -> Result<Rules, SettingsError> {
     })
 }
 
-fn listen(read: &Reader<'_>) -> Result<Listen, SettingsError> {
+fn listen(read: &Reader<'_>, compat: bool) -> Result<Listen, SettingsError> {
     let endpoint = |host, port| {
         Ok(Endpoint { host: read.one(host, values::host)?, port: read.one(port, values::port)? })
     };
     Ok(Listen {
         grpc: endpoint("GRPC_HOST", "GRPC_PORT")?,
         http: endpoint("HOST", "PORT")?,
-        debug: endpoint("DEBUG_HOST", "DEBUG_PORT")?,
+        debug: Endpoint {
+            host: read.opt("DEBUG_HOST", values::host)?.unwrap_or(if compat {
+                Ipv4Addr::UNSPECIFIED.into()
+            } else {
+                Ipv4Addr::LOCALHOST.into()
+            }),
+            port: read.one("DEBUG_PORT", values::port)?,
+        },
     })
 }
 

@@ -137,11 +137,13 @@ fn a_file_knows_only_the_crates_of_its_row() {
 
 #[test]
 fn a_file_is_one_idea_and_seldom_over_400_lines() {
+    // Recorded cases are data: one step is as good as the next, and their files are by subject.
+    let is_data = |name: &str| name.starts_with("tests/golden/cases/");
     let longer: BTreeMap<&str, usize> = LONGER.iter().map(|(name, lines, _)| (*name, *lines)).collect();
     let mut wrong = Vec::new();
     for (name, text) in ["src", "tests", "benches"].into_iter().flat_map(files) {
         let (lines, max) = (text.lines().count(), longer.get(name.as_str()).copied().unwrap_or(LINES_MAX));
-        if lines > max {
+        if lines > max && !is_data(&name) {
             wrong.push(format!("{name}: {lines} lines are more than {max}"));
         }
     }

@@ -187,7 +187,7 @@ const TABLE: &[Row] = &[
     text(Ports, "GRPC_PORT", "grpc-port", "PORT", Text("8081"), "gRPC; 0 is any free port, which the log names"),
     text(Ports, "HOST", "host", "IP", Text("0.0.0.0"), "where HTTP listens: probes come from other hosts"),
     text(Ports, "PORT", "port", "PORT", Text("8080"), "HTTP: /healthcheck, /ready, /metrics, /json"),
-    text(Ports, "DEBUG_HOST", "debug-host", "IP", Text("127.0.0.1"),
+    text(Ports, "DEBUG_HOST", "debug-host", "IP", Derived("127.0.0.1; 0.0.0.0 in compat"),
         "where the debug port listens; only this host, since it shows the rules (the reference: all)"),
     text(Ports, "DEBUG_PORT", "debug-port", "PORT", Text("6070"), "HTTP: /rlconfig, /rules"),
 

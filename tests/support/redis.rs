@@ -88,6 +88,11 @@ impl RedisServer {
         self.child.wait().expect("our own child");
     }
 
+    /// Whether it has ended.
+    pub(crate) fn is_gone(&mut self) -> bool {
+        self.child.try_wait().expect("our own child").is_some()
+    }
+
     /// Starts again on the same port, empty.
     pub(crate) fn restart(&mut self) {
         self.child = spawn(self.port, self.dir.path(), &self.args);
@@ -175,5 +180,11 @@ fn read_reply(reader: &mut impl BufRead) -> std::io::Result<String> {
 /// Each test binary compiles this file and uses a part of it; this names the rest.
 const _: fn() = || {
     let _ = (RedisServer::pid, RedisServer::dir, RedisServer::address, RedisServer::command, free_port);
-    let _ = (RedisServer::hang, RedisServer::go_on, RedisServer::kill, RedisServer::restart);
+    let _ = (
+        RedisServer::hang,
+        RedisServer::go_on,
+        RedisServer::kill,
+        RedisServer::restart,
+        RedisServer::is_gone,
+    );
 };
