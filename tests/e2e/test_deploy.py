@@ -20,6 +20,8 @@ descriptors:
     descriptors:
       - key: path
         rate_limit: { unit: year, requests_per_unit: 8 }
+  - key: tokens
+    rate_limit: { unit: year, requests_per_unit: 100 }
 """
 
 
@@ -48,13 +50,17 @@ def test_the_configuration_limits_when_only_ports_are_changed(folder, say):
             client = Client(envoy.ports["http"])
             ann = [client.get("/", x_user="ann")[0] for _ in range(7)]
             bob = [client.get("/", x_user="bob")[0] for _ in range(7)]
+            chat = client.get("/chat", x_user="ann")[0]
+            # Its cost of 100 is all there is, and is charged after the answer.
+            wait_until("the chat's cost is charged", lambda: client.get("/chat", x_user="ann")[0] == 429)
             wait_until("counted", lambda: envoy.stats("ratelimit.over_limit"))
             errors = envoy.stats(r"ratelimit\.(error|failure_mode_allowed)")
     upstream.shutdown()
-    say(f"deploy/envoy.yaml: ann {ann}, bob {bob}")
+    say(f"deploy/envoy.yaml: ann {ann}, bob {bob}, chat {chat}, then 429")
     # Refused requests of ann cost her address nothing, so that 3 of its 8 are left for bob.
     assert ann == [200] * 5 + [429] * 2
     assert bob == [200] * 3 + [429] * 4
+    assert chat == 200
     assert not errors
 
 
@@ -66,6 +72,7 @@ class Upstream(BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
         self.send_header("content-length", "0")
+        self.send_header("x-cost", "100")
         self.end_headers()
 
     def log_message(self, *_):

@@ -8,7 +8,7 @@ import grpc
 import pytest
 from envoy.extensions.common.ratelimit.v3 import ratelimit_pb2  # noqa: F401 - fills the descriptor pool
 from envoy.service.ratelimit.v3 import rls_pb2
-from google.protobuf import descriptor_pb2, descriptor_pool
+from google.protobuf import descriptor_pb2, descriptor_pool, json_format
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from gateway import write_rules
@@ -124,6 +124,17 @@ def test_what_is_refused_spends_nothing(channel, user):
     assert refused.overall_code == OVER_LIMIT
     assert [s.code for s in refused.statuses] == [OK, OVER_LIMIT]
     assert ask(channel, "wire", descriptor(user=user)).statuses[0].limit_remaining == 9
+
+
+def test_dynamic_metadata_repeats_what_was_asked(folder):
+    """`RESPONSE_DYNAMIC_METADATA`: Envoy's access log and filters see which descriptors were asked about."""
+    rules = write_rules(folder / "metadata", RULES)
+    with Tollgate(folder, rules, RESPONSE_DYNAMIC_METADATA="true") as tollgate:
+        answer = ask(tollgate.channel, "wire", descriptor(user="ann", hits=3))
+    assert json_format.MessageToDict(answer.dynamic_metadata) == {
+        "domain": "wire",
+        "descriptors": [{"entries": ["user=ann"], "hitsAddend": 3.0}],
+    }
 
 
 # === Hits ===
