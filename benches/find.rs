@@ -27,9 +27,15 @@ use tollgate::{
 const MANY: usize = 1_000_000;
 const FEW: usize = 10;
 
-/// Questions a slice, and slices a measurement.
-const QUESTIONS: usize = 50_000;
-const SLICES: usize = 60;
+/// Questions a slice: few enough to stay in a near cache, so that reading them costs nothing beside the look-up.
+const QUESTIONS: usize = 1_000;
+
+/// Slices a measurement. Each draws its callers anew, so that in a million hardly one comes twice.
+const SLICES: usize = 500;
+
+/// What callers are called.
+const KNOWN: &str = "tenant";
+const UNKNOWN: &str = "nobody";
 
 /// Counts what is allocated, and how often.
 struct Counting;
@@ -62,27 +68,36 @@ unsafe impl GlobalAlloc for Counting {
 
 fn main() {
     let (few, many) = (load(FEW), load(MANY));
-    let (few, many) = (domain(&few), domain(&many));
+    let mut draw = Draw(0x9E37_79B9_7F4A_7C15);
     println!(
-        "\nfind by tenant and route       among 10   among 1,000,000   ratio (median of {SLICES} slices)"
+        "\nfind by tenant and route         among 10   among 1,000,000   ratio (medians of {SLICES} slices)"
     );
-    let asked = |tenants: usize| questions(QUESTIONS, tenants);
-    compare("hot: the same ten callers", few, &asked(FEW), many, &asked(FEW));
-    compare("random: any of all callers", few, &asked(FEW), many, &asked(MANY));
-    let unknown: Vec<Vec<Entry>> = (0..QUESTIONS).map(|n| question(&format!("nobody-{n:07}"))).collect();
-    compare("random: callers nobody knows", few, &unknown, many, &unknown);
+    compare("hot: the same ten callers", TIERED, [(&few, FEW, KNOWN), (&many, FEW, KNOWN)], &mut draw);
+    compare("random: any of all callers", TIERED, [(&few, FEW, KNOWN), (&many, MANY, KNOWN)], &mut draw);
+    compare(
+        "random: callers nobody knows",
+        TIERED,
+        [(&few, MANY, UNKNOWN), (&many, MANY, UNKNOWN)],
+        &mut draw,
+    );
+    drop((few, many));
 
     let (few, many) = (descriptors(FEW), descriptors(MANY / 10));
-    println!("\nfind by exact value            among 10     among 100,000");
-    compare("hot: the same ten callers", domain(&few), &asked(FEW), domain(&many), &asked(FEW));
-    compare("random: any of all callers", domain(&few), &asked(FEW), domain(&many), &asked(MANY / 10));
+    println!("\nfind by exact values             among 10     among 100,000");
+    compare("hot: the same ten callers", DESCRIPTORS, [(&few, FEW, KNOWN), (&many, FEW, KNOWN)], &mut draw);
+    compare(
+        "random: any of all callers",
+        DESCRIPTORS,
+        [(&few, FEW, "tenant"), (&many, MANY / 10, KNOWN)],
+        &mut draw,
+    );
 }
 
 /// Rules with so many tenants in a csv file; tells what loading costs.
 fn load(tenants: usize) -> RuleSet {
     let mut csv = String::with_capacity(tenants * 20);
     for tenant in 0..tenants {
-        let _ = writeln!(csv, "{},{}", name(tenant), ["free", "pro", "enterprise"][tenant % 3]);
+        let _ = writeln!(csv, "{},{}", name(KNOWN, tenant), ["free", "pro", "enterprise"][tenant % 3]);
     }
     let rules = "domain: api
 tenant: tenant
@@ -93,19 +108,16 @@ tiers:
   pro: {rate: 100/s, routes: {search: {rate: 20/s}}}
   enterprise: {rate: 1000/s, daily: {rate: 5000000/d, algorithm: fixed_window}}
 tenants_from: tenants.csv";
-    let (before, at) = (LIVE.load(Relaxed), SystemClock.instant());
     let files = [("api.yaml", rules.as_bytes().to_vec()), ("tenants.csv", csv.into_bytes())];
     let files = BTreeMap::from(files.map(|(name, text)| (name.to_owned(), text)));
+    let (before, at) = (LIVE.load(Relaxed), SystemClock.instant());
     let loaded = compiled(&files);
-    let took = at.elapsed();
-    drop(files);
-    let bytes = LIVE.load(Relaxed) - before + (tenants * 20).cast_signed();
-    // The csv's text was counted before, and is gone now.
+    let (took, bytes) = (at.elapsed(), LIVE.load(Relaxed) - before);
     println!(
-        "load {tenants:>9} tenants: {:>6.0} ms, {bytes} bytes, {:.1} bytes a tenant ({} in the file)",
+        "load {tenants:>9} tenants: {:>6.0} ms, {bytes} bytes, {:.1} bytes a tenant, whose name has {}",
         took.as_secs_f64() * 1e3,
         bytes as f64 / tenants as f64,
-        name(0).len() + 6,
+        name(KNOWN, 0).len(),
     );
     loaded
 }
@@ -116,8 +128,8 @@ fn descriptors(values: usize) -> RuleSet {
     for value in 0..values {
         let _ = writeln!(
             text,
-            "- {{key: tenant, value: {}, descriptors: [{{key: route, rate_limit: {{unit: second, requests_per_unit: 1}}}}]}}",
-            name(value)
+            "- {{key: tenant, value: {}, rate_limit: {{unit: second, requests_per_unit: 1}}}}",
+            name(KNOWN, value)
         );
     }
     compiled(&BTreeMap::from([("a.yaml".to_owned(), text.into_bytes())]))
@@ -127,54 +139,62 @@ fn compiled(files: &BTreeMap<String, Vec<u8>>) -> RuleSet {
     compile(files, Dialect::default()).unwrap_or_else(|mistakes| panic!("{mistakes}")).rules
 }
 
-fn domain(rules: &RuleSet) -> &Domain {
-    rules.domain(b"api").expect("the domain is named")
+fn name(kind: &str, number: usize) -> String {
+    format!("{kind}-{number:07}")
 }
 
-fn name(tenant: usize) -> String {
-    format!("tenant-{tenant:07}")
+/// Callers drawn at random (xorshift), the same ones in each run.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % bound as u64).expect("the bound is one")
+    }
 }
 
-fn question(tenant: &str) -> Vec<Entry> {
+/// Rules, how many of their callers ask, and what these are called.
+type Side<'r> = (&'r RuleSet, usize, &'static str);
+
+/// Entries a question: tenant and route, or the tenant alone.
+const TIERED: usize = 2;
+const DESCRIPTORS: usize = 1;
+
+fn compare(what: &str, depth: usize, sides: [Side<'_>; 2], draw: &mut Draw) {
+    let mut slices: Vec<[f64; 2]> = Vec::with_capacity(SLICES);
+    let mut calls = 0;
+    for _ in 0..SLICES {
+        slices.push(sides.map(|(rules, callers, kind)| {
+            let domain = rules.domain(b"api").expect("the domain is named");
+            let questions = questions(callers, kind, depth, draw);
+            let before = CALLS.load(Relaxed);
+            let nanos = time(domain, &questions).as_secs_f64() * 1e9 / QUESTIONS as f64;
+            calls += CALLS.load(Relaxed) - before;
+            nanos
+        }));
+    }
+    let median = |value: fn(&[f64; 2]) -> f64| {
+        let mut values: Vec<f64> = slices.iter().map(value).collect();
+        values.sort_by(f64::total_cmp);
+        values[SLICES / 2]
+    };
+    let (few, many, ratio) =
+        (median(|slice| slice[0]), median(|slice| slice[1]), median(|slice| slice[1] / slice[0]));
+    println!("{what:<30} {few:>8.1} ns       {many:>8.1} ns    {ratio:>5.2}   {calls} allocations");
+    assert_eq!(calls, 0, "finding rules must not allocate");
+}
+
+fn questions(callers: usize, kind: &str, depth: usize, draw: &mut Draw) -> Vec<Vec<Entry>> {
     let entry = |key: &'static str, value: &str| Entry {
         key: Bytes::from_static(key.as_bytes()),
         value: Bytes::copy_from_slice(value.as_bytes()),
     };
-    vec![entry("tenant", tenant), entry("route", "search")]
-}
-
-/// Questions of tenants drawn at random (xorshift, so that runs are alike).
-fn questions(count: usize, tenants: usize) -> Vec<Vec<Entry>> {
-    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-    let mut draw = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        usize::try_from(state % tenants as u64).expect("fewer than 2^32")
-    };
-    (0..count).map(|_| question(&name(draw()))).collect()
-}
-
-fn compare(what: &str, few: &Domain, of_few: &[Vec<Entry>], many: &Domain, of_many: &[Vec<Entry>]) {
-    let calls = CALLS.load(Relaxed);
-    let mut times = [(Duration::ZERO, Duration::ZERO); SLICES];
-    for slice in &mut times {
-        *slice = (time(few, of_few), time(many, of_many));
-    }
-    let calls = CALLS.load(Relaxed) - calls;
-    let nanos = |time: Duration| time.as_secs_f64() * 1e9 / QUESTIONS as f64;
-    let median = |value: fn(&(Duration, Duration)) -> f64| {
-        let mut values = times.each_ref().map(value);
-        values.sort_by(f64::total_cmp);
-        values[SLICES / 2]
-    };
-    println!(
-        "{what:<30} {:>5.1} ns         {:>6.1} ns    {:>5.2}   {calls} allocations",
-        nanos(Duration::from_secs_f64(median(|(few, _)| few.as_secs_f64()))),
-        nanos(Duration::from_secs_f64(median(|(_, many)| many.as_secs_f64()))),
-        median(|(few, many)| many.as_secs_f64() / few.as_secs_f64()),
-    );
-    assert_eq!(calls, 0, "finding rules must not allocate");
+    (0..QUESTIONS)
+        .map(|_| vec![entry("tenant", &name(kind, draw.below(callers))), entry("route", "search")])
+        .map(|entries| entries[..depth].to_vec())
+        .collect()
 }
 
 fn time(domain: &Domain, questions: &[Vec<Entry>]) -> Duration {

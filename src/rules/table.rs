@@ -13,6 +13,8 @@
 //! byte of the hash (`tag`) and the length spare comparing most of the names that are not it. Names are compared in
 //! full, so an unknown name never passes for a known one.
 //!
+//! A handful of names (the keys of most levels, the routes of most tiers) is one group, which is walked without hashing.
+//!
 //! The hash is seeded at random. Values come from clients, but only names from files are in the table, so no client can
 //! make groups long; and a value longer than any name is answered without hashing it.
 
@@ -22,6 +24,9 @@ use foldhash::quality::RandomState;
 
 /// Names a group, on average: fewer cost more `starts`, more cost longer walks.
 const GROUP: usize = 4;
+
+/// Up to so many names are one group, which is walked sooner than a name is hashed.
+const SMALL: usize = 16;
 
 /// What precedes a name: tag, length, number.
 const HEADER: usize = 6;
@@ -66,8 +71,12 @@ impl Table {
         if name.len() > self.longest {
             return None;
         }
+        let groups = self.starts.len() - 1;
+        if groups == 1 {
+            return find(&self.bytes, small_tag(name), name);
+        }
         let hash = self.state.hash_one(name);
-        let group = group_of(hash, self.starts.len() - 1);
+        let group = group_of(hash, groups);
         let bytes = &self.bytes[self.starts[group] as usize..self.starts[group + 1] as usize];
         find(bytes, tag_of(hash), name)
     }
@@ -132,8 +141,9 @@ impl TableBuilder {
     /// The table, and the first names that stand in it twice (of which the first number counts): at most `TWICE_MAX`.
     pub(super) fn build(&self) -> (Table, Vec<Twice>) {
         let state = RandomState::default();
-        let groups = (self.rows.len() / GROUP).max(1);
+        let groups = if self.rows.len() <= SMALL { 1 } else { self.rows.len() / GROUP };
         let hashes: Vec<u64> = (0..self.rows.len()).map(|row| state.hash_one(self.name(row))).collect();
+        let tag = |row: usize| if groups == 1 { small_tag(self.name(row)) } else { tag_of(hashes[row]) };
         let mut starts = vec![0_u32; groups + 1];
         for (row, hash) in hashes.iter().enumerate() {
             starts[group_of(*hash, groups) + 1] += size_of_entry(self.name(row));
@@ -147,10 +157,10 @@ impl TableBuilder {
         for (row, hash) in hashes.iter().enumerate() {
             let (group, name) = (group_of(*hash, groups), self.name(row));
             let (start, end) = (starts[group] as usize, ends[group] as usize);
-            if twice.len() < TWICE_MAX && find(&bytes[start..end], tag_of(*hash), name).is_some() {
+            if twice.len() < TWICE_MAX && find(&bytes[start..end], tag(row), name).is_some() {
                 twice.push(Twice { first: self.first_of(name), second: row });
             }
-            write_entry(&mut bytes[end..], tag_of(*hash), name, self.rows[row].number);
+            write_entry(&mut bytes[end..], tag(row), name, self.rows[row].number);
             ends[group] += size_of_entry(name);
         }
         let longest = (0..self.rows.len()).map(|row| self.name(row).len()).max().unwrap_or(0);
@@ -171,6 +181,12 @@ const TWICE_MAX: usize = super::mistake::MISTAKES_MAX;
 #[inline]
 fn group_of(hash: u64, groups: usize) -> usize {
     ((u128::from(hash) * groups as u128) >> 64) as usize
+}
+
+/// The tag where there is no hash: names that begin alike often end differently.
+#[inline]
+fn small_tag(name: &[u8]) -> u8 {
+    name.last().copied().unwrap_or(0)
 }
 
 #[inline]

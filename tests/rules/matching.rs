@@ -1,6 +1,6 @@
 //! Which rule a descriptor gets. Tables follow the golden cases of the same names.
 
-use super::common::{keys, limits, rules};
+use super::common::{compat, compile_files, keys, limits, rules};
 
 /// Checks (descriptor, limits) pairs, the limits joined by a space.
 fn check(case: &str, text: &str, cases: &[(&str, &str)]) {
@@ -56,6 +56,25 @@ fn the_first_pattern_of_the_file_wins_also_among_keys() {
             ("z-a=x", "5/3600s"),
         ],
     );
+}
+
+/// `star-in-values-asked`: in the reference a client who sends a pattern's own text gets that pattern, here the first one.
+#[test]
+fn a_client_who_sends_a_star_gets_no_choice_among_patterns() {
+    let text = "domain: d
+descriptors:
+- {key: path, value: /a/*, rate_limit: {unit: hour, requests_per_unit: 1}}
+- {key: path, value: /a/b*, rate_limit: {unit: hour, requests_per_unit: 7}}";
+    let ours = rules(text);
+    let reference = compile_files(&[("a.yaml", text)], compat()).unwrap().rules;
+    for (descriptor, of_ours, of_reference) in [
+        ("path=/a/b*", "1/3600s", "7/3600s"),
+        ("path=/a/bc", "1/3600s", "1/3600s"),
+        ("path=/a/**", "1/3600s", "1/3600s"),
+    ] {
+        assert_eq!(limits(&ours, "d", descriptor), [of_ours], "{descriptor}");
+        assert_eq!(limits(&reference, "d", descriptor), [of_reference], "{descriptor}");
+    }
 }
 
 #[test]
