@@ -18,8 +18,8 @@ local WAIT_MAX = 4503599627370496 -- 2^52
 local COUNT_MAX = 562949953421311 -- 2^49 - 1
 local NEVER = -1
 
--- Letters: algorithms b g s f, acts T D C L G, roles E S Q.
-local BUCKET, GCRA, SLIDING, FIXED = 98, 103, 115, 102
+-- Letters: algorithms b g s f r, acts T D C L G, roles E S Q.
+local BUCKET, GCRA, SLIDING, FIXED, PLAIN = 98, 103, 115, 102, 114
 local DRAIN, COUNT, LOOK, GIVE = 68, 67, 76, 71
 local ENFORCE, QUOTA = 69, 81
 
@@ -38,10 +38,13 @@ if now >= EXACT then now = EXACT - 1 end
 
 -- === 1. Read all ===
 
--- The numbers of a text that we wrote, or nil.
+-- The numbers of a text that we wrote, or nil. A plain count may be another's, and more than we would count.
 local function parse(algorithm, text)
   local a, b, c, d
-  if algorithm == BUCKET then
+  if algorithm == PLAIN then
+    a = match(text, '^%d+$')
+    return a and {math.min(tonumber(a), COUNT_MAX)} or nil
+  elseif algorithm == BUCKET then
     a, b, c, d = match(text, '^b (%-?%d+) (%d+) (%d+) (%d+)$')
   elseif algorithm == GCRA then
     a, b, c, d = match(text, '^g (%d+) (%d+) (%d+) (%d+)$')
@@ -312,10 +315,28 @@ if used[FIXED] then
   end
 end
 
+if used[PLAIN] then
+  -- [1] count, for kept microseconds; ends_in by the clock of who asks
+  judges[PLAIN] = function(s, act, l, kept, ends_in, hits)
+    local count = s[1] or 0
+    local fits, take = weigh(act, hits, l - count)
+    if take then
+      count = count + take
+      if count < 0 then count = 0 elseif count > COUNT_MAX then count = COUNT_MAX end
+    end
+    local reset = count > 0 and ends_in or 0
+    local retry = 0
+    if fits == 0 then retry = hits > l and NEVER or ends_in end
+    if take then s[1], s.ttl = count, count > 0 and kept or 0 end
+    return fits, l - count, reset, retry, reset
+  end
+end
+
 local function judge(i, algorithm, act)
   local l, w, hits = tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]), tonumber(ARGV[i + 5])
-  if l == 0 and not (algorithm == FIXED and (act == COUNT or (act == LOOK and hits == 0))) then
-    local to_end = w - fmod(now, w)
+  local counts = algorithm == FIXED or algorithm == PLAIN
+  if l == 0 and not (counts and (act == COUNT or (act == LOOK and hits == 0))) then
+    local to_end = algorithm == PLAIN and tonumber(ARGV[i + 4]) or w - fmod(now, w)
     if act == GIVE or hits == 0 then return 1, 0, to_end, 0, to_end end
     return 0, 0, to_end, NEVER, to_end
   end
@@ -386,6 +407,8 @@ for i = 2, args, 6 do
       text = format('g %.0f %.0f %.0f %.0f', s[1], s[2], s[3], s[4])
     elseif algorithm == SLIDING then
       text = format('s %.0f %.0f %.0f', s[1], s[2], s[3])
+    elseif algorithm == PLAIN then
+      text = format('%.0f', s[1])
     else
       text = format('f %.0f %.0f', s[1], s[2])
     end

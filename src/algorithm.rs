@@ -30,6 +30,7 @@ mod token_bucket;
 mod gcra;
 mod sliding_window;
 mod fixed_window;
+mod plain_count;
 
 use std::fmt;
 
@@ -38,6 +39,7 @@ use crate::{
     limit::{Algorithm, COUNT_MAX, Charge, Cost, Decision, Limit, OnRefusal, Role, Verdict, WAIT_MAX_US},
 };
 use arith::TIME_MAX_US;
+use plain_count::PlainCount;
 
 pub use fixed_window::FixedWindow;
 pub use gcra::Gcra;
@@ -52,6 +54,8 @@ pub enum State {
     Gcra(Gcra),
     SlidingWindow(SlidingWindow),
     FixedWindow(FixedWindow),
+    /// What was counted in the window that the key names.
+    Plain(u64),
 }
 
 /// One counter of a request. Charges with equal keys share one.
@@ -67,7 +71,7 @@ pub struct Counter {
 pub enum Write {
     /// Nothing: neither the value nor its expiry.
     Nothing,
-    /// This state, until it equals a fresh one: so many microseconds from now, at least 1.
+    /// This state, for so many microseconds, at least 1: until it equals a fresh one, or as the reference keeps it.
     Put(State, u64),
     /// It equals a fresh one now.
     Delete,
@@ -102,7 +106,7 @@ pub fn decide(
     let mut verdicts = Vec::with_capacity(charges.len());
     for (i, charge) in charges.iter().enumerate() {
         let (act, hits) = Act::of(charge);
-        verdicts.push(judge(&charge.limit, &mut counters[counter_of(i)], now, act, hits));
+        verdicts.push(judge(charge, &mut counters[counter_of(i)], now, act, hits));
     }
     let refused = refuses(charges, &verdicts);
     // One charge alone needs no second pass: what it did was all that it does when it is refused.
@@ -113,7 +117,7 @@ pub fn decide(
         for (i, (charge, verdict)) in charges.iter().zip(&mut verdicts).enumerate() {
             let (act, hits) = Act::of(charge);
             let act = act.in_spite_of_refusal(verdict.fits);
-            let after = judge(&charge.limit, &mut counters[counter_of(i)], now, act, hits);
+            let after = judge(charge, &mut counters[counter_of(i)], now, act, hits);
             *verdict = Verdict {
                 fits: verdict.fits,
                 retry_us: match (verdict.retry_us, after.retry_us) {
@@ -183,9 +187,15 @@ impl Act {
     }
 }
 
-fn judge(limit: &Limit, counter: &mut Counter, now: Micros, act: Act, hits: u64) -> Verdict {
+fn judge(charge: &Charge, counter: &mut Counter, now: Micros, act: Act, hits: u64) -> Verdict {
+    let limit = &charge.limit;
     if limit.requests() == 0 && !counts_at_zero(limit, act, hits) {
-        return blocked(limit, now, act, hits);
+        return blocked(charge, now, act, hits);
+    }
+    if let Some(window) = charge.key.plain() {
+        let count = if let Some(State::Plain(count)) = counter.after { count } else { 0 };
+        let before = Some(PlainCount { count: count.min(COUNT_MAX), window });
+        return judge_by(limit, counter, before, |after| State::Plain(after.count), now, act, hits);
     }
     // The key names the algorithm, so a state of another kind can only come from a caller that mixes them up.
     match limit.algorithm() {
@@ -234,7 +244,8 @@ fn judge_by<B: Budget>(
     let reset_us = budget.until_whole(limit, now);
     if taken.is_some() || act == Act::Give {
         counter.after = Some(state(budget));
-        counter.write = if reset_us == 0 { Write::Delete } else { Write::Put(state(budget), reset_us) };
+        let put = Write::Put(state(budget), budget.kept(reset_us));
+        counter.write = if reset_us == 0 { Write::Delete } else { put };
     }
     let left = budget.left(limit, now);
     let remaining = left.max(0) as u64;
@@ -258,8 +269,9 @@ fn counts_at_zero(limit: &Limit, act: Act, hits: u64) -> bool {
 }
 
 /// A limit of 0: over whatever wants a hit, and no wait helps. Its window's end stands for the times that there are not.
-fn blocked(limit: &Limit, now: Micros, act: Act, hits: u64) -> Verdict {
-    let end_us = limit.window_us() - now.0 % limit.window_us();
+fn blocked(charge: &Charge, now: Micros, act: Act, hits: u64) -> Verdict {
+    let window_us = charge.limit.window_us();
+    let end_us = charge.key.plain().map_or(window_us - now.0 % window_us, |plain| plain.ends_in_us.get());
     let fits = act == Act::Give || hits == 0;
     Verdict { fits, remaining: 0, beyond: 0, reset_us: end_us, retry_us: fits.then_some(0), next_us: end_us }
 }
@@ -278,6 +290,10 @@ trait Budget: Copy {
     fn until(&self, hits: u64, limit: &Limit, now: Micros) -> u64;
     /// Microseconds until it equals a fresh one.
     fn until_whole(&self, limit: &Limit, now: Micros) -> u64;
+    /// Microseconds that it is stored for, when it is whole after `reset_us`.
+    fn kept(&self, reset_us: u64) -> u64 {
+        reset_us
+    }
 }
 
 /// The multiple of the window's length since the Unix epoch that now belongs to.
@@ -292,6 +308,7 @@ impl fmt::Display for State {
             Self::Gcra(s) => s.fmt(f),
             Self::SlidingWindow(s) => s.fmt(f),
             Self::FixedWindow(s) => s.fmt(f),
+            Self::Plain(count) => count.fmt(f),
         }
     }
 }

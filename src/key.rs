@@ -15,8 +15,17 @@
 //! - The hash tag is the tenant, where the rules name one: Redis Cluster hashes what stands in `{}` only, so all
 //!   counters of a tenant share a slot and one request about a tenant is one atomic call. Without a tenant there is no
 //!   tag, and keys spread over all shards.
+//!
+//! `CACHE_KEY_PREFIX` stands before all of it, and with `KEY_FORMAT=reference` fixed windows have other keys altogether: see
+//! [`Format`].
+
+mod format;
+
+use std::{cmp::Ordering, hash};
 
 use bytes::Bytes;
+
+pub use format::{Format, Jitter, Plain, REFERENCE_MAX};
 
 use crate::limit::Limit;
 
@@ -26,9 +35,14 @@ pub const READABLE_MAX: usize = 160;
 /// The longest tenant that is kept readable in the hash tag, in bytes.
 pub const TAG_MAX: usize = 64;
 
-/// The name of one counter. Cheap to clone; at most about 300 bytes.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key(Bytes);
+/// The name of one counter. Cheap to clone; at most about 300 bytes, but for keys in the reference's form. Two are equal
+/// when their texts are.
+#[derive(Clone, Debug)]
+pub struct Key {
+    text: Bytes,
+    /// A counter in the reference's form.
+    plain: Option<Plain>,
+}
 
 impl Key {
     /// `parts` names the entries to the given writer; it is called a second time when the key has to be hashed. `name`
@@ -72,30 +86,71 @@ impl Key {
             out.push(b'.');
         }
         push_identity(&mut out, limit);
-        Self(Bytes::from(out))
+        Self { text: Bytes::from(out), plain: None }
     }
 
     /// The bytes as they stand in a store.
     pub fn as_bytes(&self) -> &[u8] {
-        &self.0
+        &self.text
     }
 
     /// The bytes as they stand in a store, shared.
     pub fn to_bytes(&self) -> Bytes {
-        self.0.clone()
+        self.text.clone()
     }
 
     /// A key from the text of one, for tests.
     #[doc(hidden)]
     pub fn from_text(text: &str) -> Self {
-        Self(Bytes::copy_from_slice(text.as_bytes()))
+        Self { text: Bytes::copy_from_slice(text.as_bytes()), plain: None }
+    }
+
+    /// This name for a counter in the reference's form, for tests.
+    #[doc(hidden)]
+    pub fn with_plain(self, plain: Plain) -> Self {
+        Self { plain: Some(plain), ..self }
+    }
+
+    /// What is known of a counter in the reference's form; `None` for one of our own.
+    pub fn plain(&self) -> Option<Plain> {
+        self.plain
     }
 }
 
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Key {}
+
+impl hash::Hash for Key {
+    fn hash<H: hash::Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
+    }
+}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Key {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.text.cmp(&other.text)
+    }
+}
+
+/// For people: what is no text, and what a terminal would act upon, is escaped.
 impl std::fmt::Display for Key {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Every byte is ASCII by construction.
-        f.write_str(&String::from_utf8_lossy(&self.0))
+        use std::fmt::Write;
+        String::from_utf8_lossy(&self.text).chars().try_for_each(|c| match c.is_control() {
+            true => write!(f, "{}", c.escape_default()),
+            false => f.write_char(c),
+        })
     }
 }
 

@@ -10,6 +10,7 @@
 
 mod answer;
 mod failure;
+mod naming;
 mod plan;
 
 use std::{sync::Arc, time::Duration};
@@ -20,6 +21,7 @@ pub use self::answer::{Answer, Described, Status};
 use self::plan::Plan;
 use crate::{
     clock::Clock,
+    key::Format,
     limit::{Charge, Decision, Entry},
     metrics::{Metrics, RuleSetCounters},
     rules::{FailureMode, Rule, RuleSet},
@@ -46,7 +48,7 @@ pub struct Limiter<C, S> {
 }
 
 /// What settings say about answers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// `TOLLGATE_COMPAT=reference`: answers as envoyproxy/ratelimit gives them where we are deliberately better.
     pub compat: bool,
@@ -61,6 +63,8 @@ pub struct Options {
     pub stop_counting: bool,
     /// How many Tollgates share the load: `local` grants this part of a limit.
     pub fleet_size: u32,
+    /// What counters are called.
+    pub keys: Format,
 }
 
 impl From<&Settings> for Options {
@@ -72,6 +76,7 @@ impl From<&Settings> for Options {
             on_store_failure: settings.store.on_failure,
             stop_counting: settings.answers.stop_counting,
             fleet_size: settings.store.fleet_size.get(),
+            keys: settings.keys.clone(),
         }
     }
 }
@@ -216,7 +221,7 @@ impl<C: Clock, S: Store> Limiter<C, S> {
         question: &Question,
         within: Duration,
     ) -> Result<Answer<'r>, AskError> {
-        let plan = Plan::new(loaded, question, &self.options)?;
+        let plan = Plan::new(loaded, question, &self.options, self.clock.now())?;
         self.count_unmatched(loaded, question, &plan);
         if plan.charges.is_empty() {
             return Ok(plan.answer_without_charges());
@@ -252,7 +257,7 @@ impl<C: Clock, S: Store> Limiter<C, S> {
     /// # Errors
     /// The caller's mistake.
     pub fn plan<'r>(&self, loaded: &'r Loaded, question: &Question) -> Result<Vec<Planned<'r>>, Invalid> {
-        let plan = Plan::new(loaded, question, &self.options)?;
+        let plan = Plan::new(loaded, question, &self.options, self.clock.now())?;
         let planned = plan.charged.iter().zip(plan.charges).map(|(charged, charge)| Planned {
             descriptor: charged.descriptor,
             rule: charged.rule,

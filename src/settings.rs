@@ -35,7 +35,10 @@ pub use redis::{Redis, RedisTls, Secret, Socket};
 pub use table::table;
 pub use xds::{Source, Xds, XdsBackoff, XdsTls};
 
-use crate::rules::{Dialect, FailureMode, Which};
+use crate::{
+    key::{Format, Jitter},
+    rules::{Dialect, FailureMode, Which},
+};
 use raw::Reader;
 
 /// The exit code for wrong settings, unknown flags and missing paths: EX_USAGE of sysexits.h, which no code of our own
@@ -54,6 +57,8 @@ pub struct Settings {
     pub listen: Listen,
     /// Where budgets are kept.
     pub backend: Backend,
+    /// What counters are called: `KEY_FORMAT`, `CACHE_KEY_PREFIX`.
+    pub keys: Format,
     /// What is done when the store gives no answer.
     pub store: Store,
     /// What answers say.
@@ -244,6 +249,7 @@ impl Settings {
             rules: rules(&read, compat)?,
             listen: listen(&read, compat)?,
             backend: backend(&read)?,
+            keys: keys(&read)?,
             store: Store {
                 timeout: read.one("STORE_TIMEOUT", values::positive_duration)?,
                 on_failure: read.one("ON_STORE_FAILURE", values::failure_mode)?,
@@ -329,6 +335,15 @@ fn backend(read: &Reader<'_>) -> Result<Backend, SettingsError> {
             "BACKEND_TYPE=redis needs the address of a Redis, such as `localhost:6379`",
         )),
     }
+}
+
+fn keys(read: &Reader<'_>) -> Result<Format, SettingsError> {
+    let jitter = read.one("EXPIRATION_JITTER_MAX_SECONDS", values::seconds)?;
+    let as_there = read.one("KEY_FORMAT", values::key_format)?;
+    Ok(Format {
+        prefix: read.given("CACHE_KEY_PREFIX").unwrap_or_default().to_owned(),
+        reference: as_there.then_some(Jitter(jitter)),
+    })
 }
 
 /// `LIMIT_HEADERS` wins. Without it the reference's switch decides, and without both the IETF's headers are sent, which

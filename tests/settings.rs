@@ -78,6 +78,7 @@ fn beside(name: &str) -> RawSettings {
         "LIMIT_LIMIT_HEADER" | "LIMIT_REMAINING_HEADER" | "LIMIT_RESET_HEADER" => {
             raw.with("LIMIT_HEADERS", "draft-03")
         }
+        "EXPIRATION_JITTER_MAX_SECONDS" => raw.with("KEY_FORMAT", "reference"),
         "RUNTIME_SUBDIRECTORY" | "RUNTIME_APPDIRECTORY" => raw.with("RUNTIME_ROOT", "/r"),
         _ => raw,
     }
@@ -137,6 +138,9 @@ fn cases() -> Vec<Case> {
         case("REDIS_TLS_CLIENT_CERT", "Some((\"c\"", ("d.pem", "Some((\"d.pem\""), None, |s| part(&redis(s), "client: ")),
         case("REDIS_TLS_CLIENT_KEY", "k", ("l.pem", "l.pem"), None, |s| if redis(s).contains("\"k\"") { "k".into() } else { "l.pem".into() }),
         case("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "false", ("true", "true"), ("ja", "`true` or `false`"), |s| part(&redis(s), "skip_hostname: ")),
+        case("CACHE_KEY_PREFIX", "\"\"", ("blue:", "\"blue:\""), None, |s| d(&s.keys.prefix)),
+        case("KEY_FORMAT", "None", ("reference", "Some(Jitter(300))"), ("redis", "`tollgate` or `reference`"), |s| d(s.keys.reference)),
+        case("EXPIRATION_JITTER_MAX_SECONDS", "Some(Jitter(300))", ("0", "Some(Jitter(0))"), ("-1", "seconds from 0"), |s| d(s.keys.reference)),
         case("LIMIT_HEADERS", "Ietf", ("none", "Hidden"), ("rfc", "`x-ratelimit` or `none`"), |s| d(&s.answers.headers.numbers)),
         case("RETRY_AFTER_JITTER", "Shown { jitter: 0ns }", ("2s", "Shown { jitter: 2s }"), ("-2s", "duration such as"), |s| d(s.answers.headers.retry_after)),
         case("LIMIT_RESPONSE_HEADERS_ENABLED", "Ietf", ("true", "RateLimit-Limit RateLimit-Remaining RateLimit-Reset"), ("on", "`true` or `false`"), names),

@@ -27,7 +27,7 @@ const PARTS: &[Part] = &[
     // 0: pure. No tokio, no I/O, no serde; time is an argument.
     part(0, "clock",           ""),
     part(0, "limit",           "bytes thiserror"),
-    part(0, "key",             "bytes blake3"),
+    part(0, "key",             "bytes blake3 foldhash"),
     part(0, "algorithm",       ""),
 
     // 1: parse, don't validate. No I/O either; rules reach files through a trait.

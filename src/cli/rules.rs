@@ -99,6 +99,8 @@ impl Subset for Answers {
         "LIMIT_RESET_HEADER",
         "SHADOW_MODE",
         "QUOTA_MODE",
+        "CACHE_KEY_PREFIX",
+        "KEY_FORMAT",
     ];
 }
 

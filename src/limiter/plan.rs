@@ -2,8 +2,12 @@
 
 use std::num::NonZeroU64;
 
-use super::{Answer, DESCRIPTORS_MAX, Descriptor, ENTRIES_MAX, Invalid, Loaded, Options, Override, Question};
+use super::{
+    Answer, DESCRIPTORS_MAX, Descriptor, ENTRIES_MAX, Invalid, Loaded, Options, Override, Question,
+    naming::Naming,
+};
 use crate::{
+    clock::Micros,
     limit::{Algorithm, Charge, Cost, Decision, Entry, Limit, OnRefusal, Role},
     rules::{Domain, FailureMode, Found, Rule, Unit},
 };
@@ -49,7 +53,12 @@ pub(super) enum Bare {
 impl<'r> Plan<'r> {
     /// # Errors
     /// The caller's mistakes. They are found before anything is charged.
-    pub(super) fn new(loaded: &'r Loaded, question: &Question, options: &Options) -> Result<Self, Invalid> {
+    pub(super) fn new(
+        loaded: &'r Loaded,
+        question: &Question,
+        options: &Options,
+        now: Micros,
+    ) -> Result<Self, Invalid> {
         check(question, options.compat)?;
         let mut plan = Self {
             charges: Vec::with_capacity(question.descriptors.len()),
@@ -58,7 +67,7 @@ impl<'r> Plan<'r> {
         };
         let Some(domain) = loaded.rules.domain(&question.domain) else { return Ok(plan) };
         for (index, descriptor) in question.descriptors.iter().enumerate() {
-            plan.add(domain, question, index, descriptor, options)?;
+            plan.add(domain, question, index, descriptor, options, now)?;
         }
         plan.drop_replaced(loaded, question);
         plan.soften(options);
@@ -72,7 +81,10 @@ impl<'r> Plan<'r> {
         index: usize,
         descriptor: &Descriptor,
         options: &Options,
+        now: Micros,
     ) -> Result<(), Invalid> {
+        let entries = descriptor.entries.as_slice();
+        let naming = Naming { format: &options.keys, domain: &question.domain, entries, now };
         let cost = cost_of(question, descriptor, options.compat);
         let found = domain.find(&descriptor.entries);
         let mut brought = match descriptor.limit {
@@ -87,7 +99,10 @@ impl<'r> Plan<'r> {
                 self.bare[index] = Bare::Unbounded;
                 continue;
             };
-            let key = found.key(&question.domain, &descriptor.entries, rule, &limit);
+            let key = match overridden {
+                Some(_) => naming.overridden(&found, rule, &limit),
+                None => naming.rule(&found, rule, &limit),
+            };
             // What a caller brings along is enforced, whatever the rule's own mode.
             let (role, on_refusal) = match overridden {
                 Some(_) => (Role::Enforce, overriding(Some(rule), options.compat)),
@@ -106,7 +121,7 @@ impl<'r> Plan<'r> {
         if let Some((requests, unit)) = brought {
             self.bare[index] = Bare::Unlimited;
             let limit = fixed(requests, unit);
-            let key = found.override_key(&question.domain, &descriptor.entries, &limit);
+            let key = naming.brought(&found, &limit);
             let (role, on_refusal) = (Role::Enforce, overriding(None, options.compat));
             self.charges.push(Charge { key, limit, cost, role, on_refusal });
             self.charged.push(Charged {

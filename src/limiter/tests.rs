@@ -16,6 +16,7 @@ use bytes::Bytes;
 use super::*;
 use crate::{
     clock::{Micros, SystemClock},
+    key::Format,
     limit::{Charge, Decision},
     rules::{self, Dialect, Files, Unit},
     store::ShardHealth,
@@ -61,6 +62,7 @@ const OPTIONS: Options = Options {
     on_store_failure: FailureMode::Error,
     stop_counting: false,
     fleet_size: 4,
+    keys: Format::OWN,
 };
 
 fn harness<S: Store>(rules: &str, options: Options, store: impl FnOnce(StandingClock) -> S) -> Harness<S> {

@@ -101,4 +101,45 @@ impl<'r> Found<'r> {
         };
         Key::new(None, domain, all, None, limit)
     }
+
+    /// The counter of the one rule that applies, as envoyproxy/ratelimit calls it, without the window's start. `None`
+    /// where that one could have no such rule: several limits on one descriptor, a default, tiers.
+    ///
+    /// Of an entry that shares its counter the rule's own value stands there. Where the rule's key is a pattern, the
+    /// reference writes both into the value's place, and so do we.
+    pub fn reference_stem(&self, domain: &[u8], entries: &[Entry]) -> Option<Vec<u8>> {
+        let (How::Entries(shares), None, [_]) = (self.how, self.first, self.rest) else { return None };
+        let mut stem = [domain, b"_"].concat();
+        for (index, entry) in entries.iter().enumerate() {
+            stem.extend_from_slice(&entry.key);
+            stem.push(b'_');
+            match shares.get(index) {
+                Some(Some(share)) => {
+                    if *share.key != *entry.key {
+                        stem.extend_from_slice(&share.key);
+                        stem.extend_from_slice(if share.value.is_empty() { b"" } else { b"_" });
+                    }
+                    stem.extend_from_slice(&share.value);
+                }
+                _ => stem.extend_from_slice(&entry.value),
+            }
+            stem.push(b'_');
+        }
+        Some(stem)
+    }
+
+    /// As [`Found::reference_stem`], of an override: of all entries, whatever rule it replaces.
+    pub fn reference_override_stem(&self, domain: &[u8], entries: &[Entry]) -> Option<Vec<u8>> {
+        if matches!(self.how, How::Tenant(..)) {
+            return None;
+        }
+        let mut stem = [domain, b"_"].concat();
+        for entry in entries {
+            for part in [&entry.key, &entry.value] {
+                stem.extend_from_slice(part);
+                stem.push(b'_');
+            }
+        }
+        Some(stem)
+    }
 }

@@ -26,6 +26,10 @@ impl Backend {
     /// When a setting is wrong, which needs no connection to find out.
     pub(super) fn new(settings: &Settings) -> Result<Self, Failure> {
         match &settings.backend {
+            // Nobody could share a budget through this process' memory, which is all that this format is for.
+            settings::Backend::Memory { .. } if settings.keys.reference.is_some() => Err(Failure::usage(
+                "KEY_FORMAT (--key-format): `reference` shares budgets through Redis: set REDIS_URL, or take KEY_FORMAT away",
+            )),
             settings::Backend::Memory { keys_max } => {
                 Ok(Self::Memory(MemoryStore::new(SystemClock, keys_max.get())))
             }

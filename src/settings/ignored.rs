@@ -24,9 +24,7 @@ fn is_ignored(name: &str) -> bool {
 const PREFIXES: &[&str] = &["REDIS_PERSECOND", "MEMCACHE_", "GRPC_SERVER_TLS_", "GRPC_CLIENT_TLS_"];
 
 const NAMES: &[&str] = &[
-    "CACHE_KEY_PREFIX",
     "DISABLE_STATS",
-    "EXPIRATION_JITTER_MAX_SECONDS",
     "EXTRA_TAGS",
     "GRPC_MAX_CONNECTION_AGE",
     "GRPC_MAX_CONNECTION_AGE_GRACE",

@@ -220,6 +220,11 @@ const TABLE: &[Row] = &[
     text(Redis, "REDIS_TLS_CLIENT_KEY", "redis-tls-client-key", "FILE", Unset, "PEM file of that certificate's key"),
     switch(Redis, "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "redis-tls-skip-hostname-verification", Text("false"),
         "accept a certificate for any name"),
+    text(Redis, "CACHE_KEY_PREFIX", "cache-key-prefix", "TEXT", Unset, "stands before every key"),
+    text(Redis, "KEY_FORMAT", "key-format", "tollgate|reference", Text("tollgate"),
+        "`reference` keeps fixed windows under the reference's keys, so that both share them during an upgrade"),
+    text(Redis, "EXPIRATION_JITTER_MAX_SECONDS", "expiration-jitter-max-seconds", "N", Text("300"),
+        "with KEY_FORMAT=reference: counters expire spread over so many seconds, as there"),
 
     text(Answers, "LIMIT_HEADERS", "limit-headers", "ietf|draft-03|x-ratelimit|none",
         Derived("ietf; draft-03 with LIMIT_RESPONSE_HEADERS_ENABLED; none in compat"),

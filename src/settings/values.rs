@@ -238,6 +238,20 @@ pub fn compat(text: &str) -> Result<bool, Want> {
     choose(text, &[("none", false), ("reference", true)])
 }
 
+/// `KEY_FORMAT`: whether keys are the reference's.
+///
+/// # Errors
+/// When it is neither `tollgate` nor `reference`.
+pub fn key_format(text: &str) -> Result<bool, Want> {
+    choose(text, &[("tollgate", false), ("reference", true)])
+}
+
+/// # Errors
+/// When it is no whole number of seconds below 2^32.
+pub fn seconds(text: &str) -> Result<u32, Want> {
+    text.parse().map_err(|_| format!("write a whole number of seconds from 0 to {}", u32::MAX))
+}
+
 /// # Errors
 /// When it is no way to keep budgets, or one of the reference's that is not there.
 pub fn backend(text: &str) -> Result<BackendType, Want> {

@@ -29,7 +29,8 @@
 //! # What Redis must allow
 //!
 //! Redis 6.2 or later. An ACL user needs `~tg:* +evalsha +script|load +time +get +set +del`; `+info` spares us a
-//! warning at each connection.
+//! warning at each connection. With CACHE_KEY_PREFIX the prefix stands before `tg:`, and KEY_FORMAT=reference needs the
+//! keys of the domains, too.
 
 mod config;
 mod link;

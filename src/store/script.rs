@@ -7,8 +7,9 @@
 //! ARGV[1]  now in microseconds, or empty for the server's own time
 //! ARGV     then six for each charge:
 //!            the index of its key, from 1
-//!            three letters: algorithm (b g s f), act (T D C L G), role (E S Q)
-//!            tokens, microseconds, burst (of buckets in lowest terms)
+//!            three letters: algorithm (b g s f, r for a plain count in the reference's form), act (T D C L G), role (E S Q)
+//!            tokens, microseconds, burst (of buckets in lowest terms; of a plain count, the microseconds that it is kept
+//!            for and those until its window ends)
 //!            hits
 //! reply    0 or 1: refused; then five for each charge:
 //!            fits, remaining (below 0 when overdrawn), reset_us, retry_us (-1 for never), next_us
@@ -58,12 +59,15 @@ impl Call {
             text.extend_from_slice(&letters(charge, act));
             ends.push(text.len());
             let limit = &charge.limit;
-            let (tokens, us) = if limit.algorithm().has_window() || limit.requests() == 0 {
-                (u64::from(limit.requests()), limit.window_us())
-            } else {
-                limit.reduced()
+            let requests = u64::from(limit.requests());
+            let (tokens, us, burst) = match charge.key.plain() {
+                Some(plain) => (requests, plain.kept_us.get(), plain.ends_in_us.get()),
+                None if limit.algorithm().has_window() || requests == 0 => {
+                    (requests, limit.window_us(), u64::from(limit.burst()))
+                }
+                None => (limit.reduced().0, limit.reduced().1, u64::from(limit.burst())),
             };
-            for number in [tokens, us, u64::from(limit.burst()), hits] {
+            for number in [tokens, us, burst, hits] {
                 put(&mut text, &mut ends, number);
             }
         }
@@ -110,6 +114,7 @@ fn put(text: &mut Vec<u8>, ends: &mut Vec<usize>, number: u64) {
 
 fn letters(charge: &Charge, act: Act) -> [u8; 3] {
     let algorithm = match charge.limit.algorithm() {
+        _ if charge.key.plain().is_some() => b'r',
         Algorithm::TokenBucket => b'b',
         Algorithm::Gcra => b'g',
         Algorithm::SlidingWindow => b's',

@@ -12,7 +12,7 @@ use proptest::{
     test_runner::{Config, TestRunner},
 };
 use tollgate::{
-    key::Key,
+    key::{Key, Plain},
     limit::{Algorithm, COUNT_MAX, Charge, Cost, Limit, OnRefusal, Role, WAIT_MAX_US, WINDOW_MAX_US},
 };
 
@@ -23,6 +23,8 @@ pub(crate) struct History {
     pub(crate) start: u64,
     /// The limits that name each key; all of a key have one algorithm and, where that counts, one window.
     pub(crate) keys: Vec<Vec<Limit>>,
+    /// Of each key with fixed windows, whether it is one of the reference's.
+    plain: Vec<bool>,
     pub(crate) steps: Vec<(Pass, Vec<Wish>)>,
 }
 
@@ -45,6 +47,8 @@ pub(crate) struct Wish {
     cost: WishCost,
     role: Role,
     on_refusal: OnRefusal,
+    /// If the key is one of the reference's.
+    window: Plain,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -118,13 +122,11 @@ fn wish() -> impl Strategy<Value = Wish> {
     ];
     let role = select(vec![Role::Enforce, Role::Enforce, Role::Shadow, Role::Quota]);
     let on_refusal = select(vec![OnRefusal::Keep, OnRefusal::Drain, OnRefusal::Count]);
-    (0..3_usize, 0..3_usize, cost, role, on_refusal).prop_map(|(key, limit, cost, role, on_refusal)| Wish {
-        key,
-        limit,
-        cost,
-        role,
-        on_refusal,
-    })
+    let us = || (1..=WINDOW_MAX_US).prop_map(|us| NonZeroU64::new(us).expect("from 1 on"));
+    let window = (us(), us()).prop_map(|(ends_in_us, kept_us)| Plain { ends_in_us, kept_us });
+    (0..3_usize, 0..3_usize, cost, role, on_refusal, window).prop_map(
+        |(key, limit, cost, role, on_refusal, window)| Wish { key, limit, cost, role, on_refusal, window },
+    )
 }
 
 fn pass() -> impl Strategy<Value = Pass> {
@@ -152,7 +154,8 @@ pub(crate) fn histories() -> impl Strategy<Value = History> {
         2 => prop::collection::vec(wish(), 2..5),
     ];
     let steps = prop::collection::vec((pass(), charges), 1..25);
-    (start, keys, steps).prop_map(|(start, keys, steps)| History { start, keys, steps })
+    let plain = prop::collection::vec(any::<bool>(), 4);
+    (start, keys, plain, steps).prop_map(|(start, keys, plain, steps)| History { start, keys, plain, steps })
 }
 
 impl History {
@@ -203,7 +206,10 @@ impl History {
             WishCost::Look(hits) => Cost::Look(number(hits)),
             WishCost::Refund(hits) => Cost::Refund(number(hits)),
         };
-        Charge { key: names[key].clone(), limit, cost, role: wish.role, on_refusal: wish.on_refusal }
+        let name = names[key].clone();
+        let plain = self.plain[key] && limit.algorithm() == Algorithm::FixedWindow;
+        let name = if plain { name.with_plain(wish.window) } else { name };
+        Charge { key: name, limit, cost, role: wish.role, on_refusal: wish.on_refusal }
     }
 }
 

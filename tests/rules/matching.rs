@@ -1,6 +1,6 @@
 //! Which rule a descriptor gets. Tables follow the golden cases of the same names.
 
-use super::common::{compat, compile_files, keys, limits, rules};
+use super::common::{compat, compile_files, entries, keys, limits, rules};
 
 /// Checks (descriptor, limits) pairs, the limits joined by a space.
 fn check(case: &str, text: &str, cases: &[(&str, &str)]) {
@@ -174,4 +174,46 @@ descriptors:
     let domain = rules.domain(b"d").unwrap();
     assert!(domain.find(&super::common::entries("user=monitor")).is_exempt());
     assert!(!domain.find(&super::common::entries("other=a")).is_exempt());
+}
+
+/// `share-threshold-*` and `tests/golden/keys.jsonl`: what is written for an entry whose values share a counter.
+#[test]
+fn the_references_name_of_a_counter_has_the_rules_value_where_it_is_shared() {
+    let rules = rules(
+        "domain: d
+descriptors:
+- key: file
+  value: img/*
+  share_threshold: true
+  rate_limit: {unit: hour, requests_per_unit: 3}
+  descriptors:
+  - {key: user, rate_limit: {unit: hour, requests_per_unit: 3}}
+- key: h*
+  value: x
+  share_threshold: true
+  rate_limit: {unit: hour, requests_per_unit: 3}
+- key: several
+  rate_limits: [{unit: hour, requests_per_unit: 3}]
+- key: two
+  rate_limits: [{unit: hour, requests_per_unit: 3}, {unit: day, requests_per_unit: 5}]
+",
+    );
+    let domain = rules.domain(b"d").unwrap();
+    let stem = |descriptor: &str| {
+        let entries = entries(descriptor);
+        domain.find(&entries).reference_stem(b"d", &entries).map(|stem| String::from_utf8(stem).unwrap())
+    };
+    for (descriptor, expected) in [
+        ("file=img/a.png", Some("d_file_img/*_")),
+        ("file=img/a.png,user=ann", Some("d_file_img/*_user_ann_")),
+        ("host=x", Some("d_host_h*_x_")),
+        ("several=x", Some("d_several_x_")),
+        ("two=x", None),
+        ("unknown=x", None),
+    ] {
+        assert_eq!(stem(descriptor).as_deref(), expected, "{descriptor}");
+    }
+    let entries = entries("file=img/a.png");
+    let overriding = domain.find(&entries).reference_override_stem(b"d", &entries).unwrap();
+    assert_eq!(overriding, b"d_file_img/a.png_");
 }

@@ -12,3 +12,4 @@ mod requests;
 mod http;
 mod store;
 mod drain;
+mod upgrade;
