@@ -108,7 +108,7 @@ fn cases() -> Vec<Case> {
         case("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "None", ("ca.pem", "Some(\"ca.pem\")"), None, |s| part(&xds(s), "ca: ")),
         case("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "Some((\"c\"", ("d.pem", "Some((\"d.pem\""), None, |s| part(&xds(s), "client: ")),
         case("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "\"k\"))", ("l.pem", "\"l.pem\"))"), None, |s| part(&xds(s), "\"c\", ")),
-        case("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "None", ("xds.example", "Some(\"xds.example\")"), None, |s| part(&xds(s), " name: ")),
+        case("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "None", ("xds.example", "Some(\"xds.example\")"), ("a b", "host's name"), |s| part(&xds(s), " name: ")),
         case("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "3s", ("1m", "60s"), ("0", "longer than 0"), |s| part(&xds(s), "connect_retry: ")),
         case("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "10s", ("1s", "1s"), ("1", "`1s` or `1ms`"), |s| part(&xds(s), "initial: ")),
         case("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "60s", ("5m", "300s"), ("0s", "longer than 0"), |s| part(&xds(s), "longest: ")),

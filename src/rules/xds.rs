@@ -32,6 +32,7 @@ mod resources;
 
 use std::{
     convert::Infallible,
+    error::Error,
     hash::{BuildHasher, Hasher, RandomState},
     time::Duration,
 };
@@ -222,10 +223,21 @@ where
                 " (see CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS and CONFIG_GRPC_XDS_CLIENT_TLS_CERT)"
                     .to_owned()
             }
+            // In TLS 1.3 the client believes to be connected before the server has looked at its certificate.
+            Code::Cancelled if self.xds.tls.is_some() => {
+                " (it may have refused CONFIG_GRPC_XDS_CLIENT_TLS_CERT, or want one)".to_owned()
+            }
             Code::Unimplemented => " (CONFIG_GRPC_XDS_SERVER_URL names no management server)".to_owned(),
             _ => String::new(),
         };
-        format!("the stream ended: {:?}: {}{help}", status.code(), status.message())
+        let why = match status.source().map(connect::causes) {
+            Some(causes) if !causes.starts_with(status.message()) => {
+                format!("{}: {causes}", status.message())
+            }
+            Some(causes) => causes,
+            None => status.message().to_owned(),
+        };
+        format!("the stream ended: {:?}: {why}{help}", status.code())
     }
 }
 

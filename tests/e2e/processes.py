@@ -180,6 +180,58 @@ class Redis(Process):
             self.__init__(folder, attempts - 1)
 
 
+class XdsServer(Process):
+    """A management server of another make: go-control-plane, see tests/xds-server."""
+
+    name = "xds-server"
+
+    def __init__(self, folder, port=0, tls=None):
+        """`tls` is a folder of certificates, see `issue`; only clients of its authority may ask then."""
+        args = ["-xds", f"127.0.0.1:{port}"]
+        if tls:
+            args += ["-cert", tls / "server.pem", "-key", tls / "server.key", "-client-ca", tls / "ca.pem"]
+        super().__init__(folder, xds_server_binary(), *args)
+        self.address = self.ready("serves", lambda: self.listener("xds"))
+        self.control = self.ready("can be led", lambda: self.listener("control"))
+
+    @staticmethod
+    def issue(folder):
+        """Certificates of a new authority."""
+        folder = pathlib.Path(folder)
+        folder.mkdir()
+        subprocess.run([xds_server_binary(), "-issue", folder], check=True)
+        return folder
+
+    def listener(self, which):
+        found = re.search(rf"{which} listening on (127\.0\.0\.1:\d+)", self.output())
+        return found and found.group(1)
+
+    def serve(self, node, version, *resources):
+        """From now on this node gets these RateLimitConfigs."""
+        url = f"http://{self.control}/snapshot?node={node}&version={version}"
+        request = urllib.request.Request(url, data=json.dumps(resources).encode(), method="POST")
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            assert answer.status == 200
+
+    def requests(self):
+        """All discovery requests so far."""
+        with urllib.request.urlopen(f"http://{self.control}/requests", timeout=5) as answer:
+            return json.load(answer) or []
+
+    def answer_to(self, version):
+        """What the client said to this version: the request that accepts it, or the first that refuses after it."""
+        return wait_until(
+            f"an answer to version {version}",
+            lambda: next((r for r in self.requests() if r["answers"] == version and r["nonce"]), None),
+        )
+
+
+def xds_server_binary():
+    binary = pathlib.Path(os.environ.get("XDS_SERVER_BIN") or ROOT / "target/bin/xds-server")
+    assert binary.exists(), f"{binary} is missing: tests/run builds it (or `go build -o {binary} .` in tests/xds-server)"
+    return binary
+
+
 class Envoy(Process):
     """A real Envoy with a configuration that the test made (a dict, or YAML as text)."""
 

@@ -97,7 +97,7 @@ fn read(setting: &str, path: &Path, what: &str) -> Result<Vec<u8>, String> {
 }
 
 /// An error with all that caused it: the outermost of a library says little.
-fn causes(error: &dyn Error) -> String {
+pub(super) fn causes(error: &dyn Error) -> String {
     let mut words = vec![error.to_string()];
     let mut next = error.source();
     while let Some(error) = next {
