@@ -15,7 +15,7 @@ use super::{
     table::TableBuilder,
     tiered,
     tree::{At, Tree},
-    yaml::{self, FILE_MAX, Kind, Node},
+    yaml::{self, FILE_MAX, Kind, Node, Repeat},
 };
 
 /// Compiles all rule files, whole or not at all.
@@ -97,7 +97,7 @@ impl Draft {
     }
 
     fn add_file(&mut self, files: &impl Files, file: &Arc<str>, text: &str) {
-        let document = match yaml::read(text, self.dialect.compat, yaml::BOUNDS) {
+        let document = match yaml::read(text, yaml::BOUNDS) {
             Ok(document) => document,
             Err(broken) => {
                 let line = yaml::line(text, broken.line);
@@ -108,10 +108,6 @@ impl Draft {
         };
         let (dialect, labels) = (self.dialect, &mut self.labels);
         let mut reader = Reader::new(file, text, dialect, &mut self.mistakes, &mut self.warnings);
-        if let Some((line, column)) = document.second {
-            let at = Node { line, column, length: u32::MAX, kind: Kind::Sequence(Vec::new()) };
-            reader.mistake(&at, "a second document in one file", "give it a file of its own");
-        }
         let Some(root) = document.root.filter(|root| !reader.is_null(root)) else {
             reader.mistake_of_file("the file is empty", "a rule file names at least a `domain`");
             return;
@@ -124,6 +120,7 @@ impl Draft {
             }
             (descriptors, of_tiers) => !descriptors && of_tiers.is_some(),
         };
+        doubts(&mut reader, document.second, &document.repeats, tiered);
         let grammar = if tiered { &tiered::FILE } else { &reference::FILE };
         let Some(fields) = reader.fields(&root, grammar) else { return };
         let Some(name) = domain_name(&mut reader, &fields) else { return };
@@ -210,6 +207,22 @@ fn form_of(root: &Node) -> (bool, Option<&Node>) {
     let names = || pairs.iter().filter_map(|(key, _)| Some((key, key.scalar()?)));
     let descriptors = names().any(|(_, name)| name == "descriptors");
     (descriptors, names().find(|(_, name)| OF_TIERS.contains(name)).map(|(key, _)| key))
+}
+
+/// What the reference accepts and nobody can have meant. Files in its form load with a warning; in ours it is a mistake.
+fn doubts(reader: &mut Reader<'_>, second: Option<(u32, u32)>, repeats: &[Repeat], tiered: bool) {
+    if let Some((line, column)) = second {
+        let at = Node { line, column, length: u32::MAX, kind: Kind::Sequence(Vec::new()) };
+        let help = "give it a file of its own";
+        if tiered {
+            reader.mistake(&at, "a second document in one file", help);
+        } else {
+            reader.warn(&at, "this second document is not read: a file is its first one", help);
+        }
+    }
+    for repeat in repeats {
+        reader.repeated(repeat, if tiered { Level::Error } else { Level::Warning });
+    }
 }
 
 fn domain_name<'n>(reader: &mut Reader<'_>, fields: &Fields<'n>) -> Option<&'n str> {

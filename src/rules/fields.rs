@@ -4,14 +4,14 @@
 //! rules with any mistake are thrown away whole. A [`Grammar`] is the list of fields that a map may have; the JSON Schema
 //! is tested against the same lists.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use super::{
     Dialect,
     mistake::{Level, Mistake, Mistakes, quote},
     scalar::{self, Reads},
     words::{list_of, nearest},
-    yaml::{self, Kind, Node},
+    yaml::{self, Kind, Node, Repeat, Why},
 };
 
 /// The fields of one kind of map.
@@ -123,6 +123,34 @@ impl<'f> Reader<'f> {
         self.tell(Level::Error, at, message.into(), Some(note), help.into());
     }
 
+    /// Notes a name that stands twice in one map.
+    pub(super) fn repeated(&mut self, repeat: &Repeat, level: Level) {
+        let name = quote(repeat.at.scalar().unwrap_or_default());
+        let other = format!("{}:{}", self.file, repeat.other);
+        let (message, note, help) = match repeat.why {
+            _ if level == Level::Error && repeat.why != Why::Overridden => {
+                let note = format!("the first stands in {other}");
+                (format!("`{name}` stands twice in one map"), note, "keep one of them")
+            }
+            Why::Twice => {
+                let message = format!("`{name}` stands twice in one map, and this one counts");
+                (message, format!("the first, in {other}, is of no effect"), "keep one of them")
+            }
+            Why::Joined => {
+                let message = format!("`{name}` stands twice in one map, and the two are read as one");
+                let note = format!("the first, in {other}, counts for what is left out here");
+                (message, note, "make one of them")
+            }
+            Why::Overridden => {
+                let message = format!("`{name}` does not override what `<<` brings");
+                let note =
+                    format!("`<<` stands below it, in {other}, and of equal names the later one counts");
+                (message, note, "move `<<` to the top of the map")
+            }
+        };
+        self.tell(level, &repeat.at, message, Some(note), help.into());
+    }
+
     /// Notes what is legal and perhaps not meant.
     pub(super) fn warn(&mut self, at: &Node, message: impl Into<String>, help: impl Into<String>) {
         self.tell(Level::Warning, at, message.into(), None, help.into());
@@ -168,7 +196,7 @@ impl<'f> Reader<'f> {
         for (key, value) in pairs {
             let Some(name) = self.field_name(key) else { continue };
             if let Some(known) = grammar.known.iter().find(|known| **known == name) {
-                self.add(&mut fields, Field { name: known, key, value });
+                fields.known.push(Field { name: known, key, value });
             } else if grammar.later.contains(&name) {
                 self.mistake(
                     key,
@@ -178,31 +206,13 @@ impl<'f> Reader<'f> {
             } else if grammar.open {
                 fields.others.push(Named { name, key, value });
             } else if MISPLACED.contains(&name) {
-                self.warn(
-                    key,
-                    format!("`{name}` means nothing in {}", grammar.of),
-                    "move it to where it belongs, or take it out",
-                );
+                let message = format!("`{name}` means nothing in {}, and is passed over", grammar.of);
+                self.warn(key, message, home(name));
             } else {
                 self.unknown(key, name, grammar);
             }
         }
         Some(fields)
-    }
-
-    fn add<'n>(&mut self, fields: &mut Fields<'n>, field: Field<'n>) {
-        let Some(first) = fields.known.iter_mut().find(|known| known.name == field.name) else {
-            fields.known.push(field);
-            return;
-        };
-        if self.dialect.compat {
-            // `config-yaml-key-twice`: the last one counts.
-            *first = field;
-            return;
-        }
-        let file = self.file.clone();
-        let first = (&*file, first.key.line);
-        self.twice(field.key, format!("`{}` stands twice in one map", field.name), first, "keep one of them");
     }
 
     /// A field that no such map has.
@@ -233,7 +243,7 @@ impl<'f> Reader<'f> {
         None
     }
 
-    /// A map whose names are the user's own, such as tenants. Names may not repeat.
+    /// A map whose names are the user's own, such as tenants.
     pub(super) fn names<'n>(&mut self, node: &'n Node, of: &str) -> Vec<Named<'n>> {
         let pairs = match &node.kind {
             Kind::Mapping(pairs) => pairs,
@@ -248,26 +258,10 @@ impl<'f> Reader<'f> {
                 return Vec::new();
             }
         };
-        let mut seen: HashMap<&str, usize> = HashMap::with_capacity(pairs.len());
-        let mut names: Vec<Named<'n>> = Vec::with_capacity(pairs.len());
-        for (key, value) in pairs {
-            let Some(name) = self.text(key, "a name") else { continue };
-            let named = Named { name, key, value };
-            match seen.get(name).copied() {
-                None => {
-                    seen.insert(name, names.len());
-                    names.push(named);
-                }
-                Some(first) if self.dialect.compat => names[first] = named,
-                Some(first) => {
-                    let file = self.file.clone();
-                    let first = (&*file, names[first].key.line);
-                    let message = format!("`{}` stands twice in `{of}`", quote(name));
-                    self.twice(key, message, first, "keep one of them, or rename one");
-                }
-            }
-        }
-        names
+        pairs
+            .iter()
+            .filter_map(|(key, value)| self.text(key, "a name").map(|name| Named { name, key, value }))
+            .collect()
     }
 
     /// The items of a list; null is an empty one.
@@ -367,5 +361,15 @@ impl<'f> Reader<'f> {
         };
         self.mistake(node, format!("{of} knows no `{}`", quote(text)), help);
         None
+    }
+}
+
+/// Where a field of the reference belongs.
+fn home(name: &str) -> &'static str {
+    match name {
+        "domain" => "it belongs to the top of the file",
+        "descriptors" => "it belongs to the top of the file, or beside `key`",
+        "unit" | "requests_per_unit" | "unlimited" | "name" | "replaces" => "it belongs into `rate_limit`",
+        _ => "it belongs to a descriptor, beside `key`",
     }
 }

@@ -9,14 +9,19 @@
 //!
 //! So scalars stay texts here, with a mark whether they are plain, and `scalar` says what a plain one reads as.
 //!
-//! Aliases are copied where they stand and merge keys (`<<`) resolved, so whoever reads the tree sees neither. Copies
+//! Aliases are copied where they stand, merge keys (`<<`) and repeated names resolved (see `repeats`), so whoever reads the
+//! tree sees none of them. Copies
 //! count as nodes: a few lines of aliases to aliases could otherwise become more nodes than there is memory. Files come
 //! from people who may change the rules anyway, so [`FILE_MAX`], [`NODES_MAX`] and [`DEPTH_MAX`] guard against accidents,
 //! not attackers.
 
-use std::collections::{HashMap, HashSet};
+mod repeats;
+
+use std::collections::HashMap;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
+
+pub(super) use repeats::{Repeat, Why};
 
 /// The largest rule file, in bytes: about half a million rules.
 pub const FILE_MAX: usize = 64 << 20;
@@ -61,8 +66,10 @@ pub(super) enum Kind {
 pub(super) struct Document {
     /// `None` where the file holds nothing but comments.
     pub(super) root: Option<Node>,
-    /// Where a second document begins, if there is one.
+    /// Where a second document begins, if there is one. It is not read, and need not be YAML.
     pub(super) second: Option<(u32, u32)>,
+    /// Names that stand twice in one map, in the order in which the maps end.
+    pub(super) repeats: Vec<Repeat>,
 }
 
 /// Why a file is no YAML, or too much of it.
@@ -88,13 +95,13 @@ pub(super) struct Bounds {
 /// The bounds that hold outside tests.
 pub(super) const BOUNDS: Bounds = Bounds { nodes: NODES_MAX, depth: DEPTH_MAX };
 
-/// Reads the first document. `only_first` does not even look at what follows it, as the reference does.
-pub(super) fn read(text: &str, only_first: bool, bounds: Bounds) -> Result<Document, Broken> {
+/// Reads the first document.
+pub(super) fn read(text: &str, bounds: Bounds) -> Result<Document, Broken> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    match read_as_it_is(text, only_first, bounds) {
+    match read_as_it_is(text, bounds) {
         // The reference takes a tab after a colon, our parser does not before letters.
         Err(broken) if broken.message.contains("':' must be followed by") => {
-            read_as_it_is(&tabs_after_colons_to_spaces(text), only_first, bounds)
+            read_as_it_is(&tabs_after_colons_to_spaces(text), bounds)
         }
         read => read,
     }
@@ -120,16 +127,26 @@ fn tabs_after_colons_to_spaces(text: &str) -> String {
     text.chars().map(mend).collect()
 }
 
-fn read_as_it_is(text: &str, only_first: bool, bounds: Bounds) -> Result<Document, Broken> {
-    let mut tree = Tree { root: None, open: Vec::new(), anchors: HashMap::new(), nodes: 0, bounds };
+fn read_as_it_is(text: &str, bounds: Bounds) -> Result<Document, Broken> {
+    let mut tree =
+        Tree { root: None, open: Vec::new(), anchors: HashMap::new(), repeats: Vec::new(), nodes: 0, bounds };
     let mut documents = 0;
+    let mut ended = false;
     let mut second = None;
     let mut parser = Parser::new_from_str(text);
     while let Some(event) = parser.next_event() {
-        let (event, span) = event.map_err(|error| Broken::from_scan(&error))?;
+        let (event, span) = match event {
+            Ok(event) => event,
+            Err(error) if ended => {
+                let broken = Broken::from_scan(&error);
+                second = second.or(Some((broken.line, broken.column)));
+                break;
+            }
+            Err(error) => return Err(Broken::from_scan(&error)),
+        };
         match event {
             Event::DocumentStart(_) => documents += 1,
-            Event::DocumentEnd if only_first => break,
+            Event::DocumentEnd => ended = true,
             // An empty document is what a last `---` leaves behind.
             Event::Scalar(text, ScalarStyle::Plain, ..) if documents > 1 && text.is_empty() => {}
             Event::Scalar(..) | Event::SequenceStart(..) | Event::MappingStart(..) if documents > 1 => {
@@ -139,7 +156,7 @@ fn read_as_it_is(text: &str, only_first: bool, bounds: Bounds) -> Result<Documen
             _ => {}
         }
     }
-    Ok(Document { root: tree.root, second })
+    Ok(Document { root: tree.root, second, repeats: tree.repeats })
 }
 
 /// The `n`-th line of a text, from 1, by YAML's line breaks. Empty beyond the end.
@@ -177,6 +194,7 @@ struct Tree {
     root: Option<Node>,
     open: Vec<Open>,
     anchors: HashMap<usize, (Node, usize)>,
+    repeats: Vec<Repeat>,
     nodes: usize,
     bounds: Bounds,
 }
@@ -220,7 +238,7 @@ impl Tree {
             Event::MappingStart(anchor, _) => self.open(node(Kind::Mapping(Vec::new())), anchor),
             Event::SequenceEnd | Event::MappingEnd => {
                 let Some(mut open) = self.open.pop() else { return Ok(()) };
-                merge(&mut open.node)?;
+                repeats::settle(&mut open.node, &mut self.repeats)?;
                 let nodes = self.nodes - open.before;
                 self.add(open.node, open.anchor, nodes)
             }
@@ -273,40 +291,6 @@ impl Tree {
     }
 }
 
-/// Puts what `<<` points to into a map. What stands there itself wins, then what was merged first.
-fn merge(node: &mut Node) -> Result<(), Broken> {
-    let Kind::Mapping(pairs) = &mut node.kind else { return Ok(()) };
-    let is_merge = |key: &Node| matches!(&key.kind, Kind::Scalar { text, plain: true } if **text == *"<<");
-    if !pairs.iter().any(|(key, _)| is_merge(key)) {
-        return Ok(());
-    }
-    let (merges, own): (Vec<_>, Vec<_>) =
-        std::mem::take(pairs).into_iter().partition(|(key, _)| is_merge(key));
-    let mut names: HashSet<Box<str>> =
-        own.iter().filter_map(|(key, _)| key.scalar().map(Into::into)).collect();
-    *pairs = own;
-    for (_, value) in merges {
-        let (line, column) = (value.line, value.column);
-        let maps = match value.kind {
-            Kind::Sequence(items) => items,
-            _ => vec![value],
-        };
-        for map in maps {
-            let Kind::Mapping(merged) = map.kind else {
-                let message = "`<<` takes a map, or a list of maps".into();
-                let help = "point it to one: `<<: *name`";
-                return Err(Broken { line, column, message, help });
-            };
-            for (key, value) in merged {
-                if key.scalar().is_none_or(|name| names.insert(name.into())) {
-                    pairs.push((key, value));
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
 impl Broken {
     fn from_scan(error: &ScanError) -> Self {
         let marker = error.marker();
@@ -350,7 +334,7 @@ mod tests {
     use super::*;
 
     fn fits(text: &str, nodes: usize, depth: usize) -> bool {
-        read(text, false, Bounds { nodes, depth }).is_ok()
+        read(text, Bounds { nodes, depth }).is_ok()
     }
 
     #[test]
@@ -368,25 +352,63 @@ mod tests {
             let aliases = vec![format!("*a{}", n - 1); 10].join(", ");
             text += &format!("a{n}: &a{n} [{aliases}]\n");
         }
-        let broken = read(&text, false, Bounds { nodes: 100_000, depth: 9 }).unwrap_err();
+        let broken = read(&text, Bounds { nodes: 100_000, depth: 9 }).unwrap_err();
         assert_eq!((broken.line, broken.column > 1), (5, true), "{}", broken.message);
     }
 
+    fn shown(node: &Node) -> String {
+        let pair = |(key, value): &(Node, Node)| {
+            let value = value.scalar().map_or_else(|| format!("{{{}}}", shown(value)), str::to_owned);
+            format!("{}{value}", key.scalar().unwrap())
+        };
+        let Kind::Mapping(pairs) = &node.kind else { panic!("a map") };
+        pairs.iter().map(pair).collect::<Vec<_>>().join(" ")
+    }
+
     #[test]
-    fn what_stands_in_a_map_wins_over_what_is_merged_and_the_first_merge_over_later_ones() {
-        let text = "a: &a {x: 1, y: 1}\nb: &b {y: 2, z: 2}\nc: {<<: [*a, *b], x: 3}\nd: {<<: *b}";
-        let Some(Node { kind: Kind::Mapping(pairs), .. }) = read(text, false, BOUNDS).unwrap().root else {
-            panic!("a map")
-        };
-        let shown = |node: &Node| {
-            let Kind::Mapping(pairs) = &node.kind else { panic!("a map") };
-            let pairs: Vec<String> = pairs
-                .iter()
-                .map(|(key, value)| format!("{}{}", key.scalar().unwrap(), value.scalar().unwrap()))
-                .collect();
-            pairs.join(" ")
-        };
-        assert_eq!((shown(&pairs[2].1), shown(&pairs[3].1)), ("x3 y1 z2".to_owned(), "y2 z2".to_owned()));
+    fn of_equal_names_the_later_one_counts_and_of_several_merged_maps_the_first() {
+        let anchors = "a: &a {x: 1, y: 1}\nb: &b {y: 2, z: 2}\n";
+        for (map, wanted, doubts) in [
+            ("{<<: [*a, *b], x: 3}", "y1 z2 x3", &[][..]),
+            ("{<<: *b}", "y2 z2", &[]),
+            ("{<<: *a, <<: *b}", "x1 y2 z2", &[]),
+            ("{x: 3, <<: *a}", "x1 y1", &[Why::Overridden]),
+            ("{x: 1, <<: *a}", "x1 y1", &[]),
+            ("{x: 3, <<: *a, x: 4}", "x4 y1", &[Why::Overridden]),
+            ("{x: 3, y: 1, x: 4}", "x4 y1", &[Why::Twice]),
+            ("{rate_limit: {u: 1, n: 1}, rate_limit: {n: 2}}", "rate_limit{n2 u1}", &[Why::Joined]),
+            ("{rate_limit: {u: 1, n: 1}, rate_limit: ~}", "rate_limit~", &[Why::Twice]),
+        ] {
+            let document = read(&format!("{anchors}c: {map}"), BOUNDS).unwrap();
+            let Some(Node { kind: Kind::Mapping(pairs), .. }) = document.root else { panic!("a map") };
+            let mut words: Vec<String> = shown(&pairs[2].1).split(' ').map(str::to_owned).collect();
+            let mut wanted: Vec<&str> = wanted.split(' ').collect();
+            if !map.contains("rate_limit") {
+                words.sort();
+                wanted.sort_unstable();
+            }
+            let told: Vec<Why> = document.repeats.iter().map(|repeat| repeat.why).collect();
+            assert_eq!((words.join(" "), &told[..]), (wanted.join(" "), doubts), "{map}");
+        }
+    }
+
+    #[test]
+    fn a_second_document_is_not_read_and_need_not_be_yaml() {
+        for (text, second) in [
+            ("a: 1", None),
+            ("---\na: 1\n---\n", None),
+            ("a: 1\n---\nb: 1", Some((3, 1))),
+            ("a: 1\n---\n{b: [", Some((3, 1))),
+            ("a: 1\n...\n# end\n", None),
+        ] {
+            let document = read(text, BOUNDS).unwrap();
+            assert_eq!(
+                (shown(&document.root.unwrap()), document.second),
+                ("a1".to_owned(), second),
+                "{text:?}"
+            );
+        }
+        assert!(read("a: [\n---\nb: 1", BOUNDS).is_err());
     }
 
     #[test]
@@ -396,7 +418,7 @@ mod tests {
             ("a:\r\n- é: x\r\n  ü: [b, c]", 3, 10),
             ("# x\n\n\na: {b: {c: [d, e]}}", 4, 16),
         ] {
-            let root = read(text, false, BOUNDS).unwrap().root.unwrap();
+            let root = read(text, BOUNDS).unwrap().root.unwrap();
             let mut last = &root;
             loop {
                 last = match &last.kind {
@@ -413,7 +435,7 @@ mod tests {
     #[test]
     fn quotes_blocks_and_tags_make_texts() {
         let text = "[5, '5', \"5\", !!str 5, !!int 5]";
-        let Some(Node { kind: Kind::Sequence(items), .. }) = read(text, false, BOUNDS).unwrap().root else {
+        let Some(Node { kind: Kind::Sequence(items), .. }) = read(text, BOUNDS).unwrap().root else {
             panic!("a list")
         };
         let plain = |node: &Node| matches!(node.kind, Kind::Scalar { plain: true, .. });

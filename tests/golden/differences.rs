@@ -35,8 +35,6 @@ pub(crate) const ROWS: &[(&str, &[&str])] = &[
     ("A key or value that is no UTF-8", &["text-that-is-not-utf-8"]),
     ("Names of rule files", &["config-a-readme-beside-the-rules", "several-files"]),
     ("The last rule file is taken away", &["health-waits-for-rules"]),
-    ("A second document in a file", &["config-two-documents"]),
-    ("A field twice in one map", &["config-yaml-key-twice"]),
 ];
 
 /// Rows that no case shows, and why.

@@ -2,7 +2,7 @@
 
 use tollgate::{
     limit::{Algorithm, OnRefusal, Role},
-    rules::{Counts, Dialect, FailureMode, Rule, RuleSet, Unit, compile},
+    rules::{Counts, Dialect, FailureMode, Level, Rule, RuleSet, Unit, compile},
 };
 
 use super::common::{compat, compile_files, entries, keys, limits, mistakes, rules, rules_of};
@@ -286,7 +286,7 @@ descriptors:
 
 /// `config-yaml-key-twice`, `config-two-documents`
 #[test]
-fn in_the_old_dialect_the_last_of_two_names_counts_and_the_first_of_two_documents() {
+fn the_last_of_two_names_counts_and_the_first_of_two_documents_and_both_are_told() {
     let text = "domain: d
 descriptors:
 - key: a
@@ -294,11 +294,12 @@ descriptors:
   rate_limit: {unit: day, requests_per_unit: 2}
 ---
 domain: [no: text";
-    assert_eq!(
-        limits(&compile_files(&[("a.yaml", text)], compat()).unwrap().rules, "d", "a=x"),
-        ["2/86400s"]
-    );
-    assert!(compile_files(&[("a.yaml", text)], Dialect::default()).is_err());
+    for dialect in [Dialect::default(), compat()] {
+        let compiled = compile_files(&[("a.yaml", text)], dialect).unwrap();
+        assert_eq!(limits(&compiled.rules, "d", "a=x"), ["2/86400s"]);
+        let told = compiled.warnings.iter().filter(|warning| warning.level == Level::Warning);
+        assert_eq!(told.map(|warning| warning.line).collect::<Vec<_>>(), [5, 7]);
+    }
 }
 
 /// `merged-domain`, `config-duplicate-key-merged`
