@@ -179,7 +179,7 @@ impl Service {
     async fn reload(&mut self, reload: &Value) -> Value {
         let rlconfig = || self.fetch(&self.debug, "GET", "/rlconfig", None).2;
         let ready = || self.fetch(&self.http, "GET", "/ready", None).2;
-        let before = (rlconfig(), ready());
+        let before = (rlconfig(), refusal(&ready()).map(str::to_owned));
         // Half of a file, while it is written, is refused for a moment.
         let half = reload["how"] == "write";
         let mut files = self.files.clone();
@@ -197,9 +197,10 @@ impl Service {
         }
         let mut changed = false;
         let told = until(SOON, async || {
-            let now = ready();
             changed = rlconfig() != before.0;
-            changed || (!half && now.contains("not in force") && now != before.1)
+            let body = ready();
+            let refused = refusal(&body);
+            changed || (!half && refused.is_some() && refused != before.1.as_deref())
         });
         assert!(told.await, "nothing became of new files: {reload}\n{}", ready());
         self.version += 1;
@@ -235,6 +236,12 @@ impl Service {
         let kind = head.lines().find_map(|line| line.strip_prefix("content-type: ")).unwrap_or("");
         (status, kind.to_owned(), body.to_owned())
     }
+}
+
+/// What `/ready` says about a change of the rules that was refused.
+fn refusal(ready: &str) -> Option<&str> {
+    let told = &ready[ready.find("the last change of the rules is not in force")?..];
+    Some(told.split("\nstore ").next().unwrap_or(told))
 }
 
 /// Writes a release and points the root at it in one step.
