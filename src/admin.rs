@@ -115,13 +115,24 @@ async fn ready<C: Clock, S: Store>(State(admin): State<Arc<Shared<C, S>>>) -> Re
     let loaded = if admin.limiter.loaded().is_some() { "loaded" } else { "none are loaded yet" };
     let mut body = format!("{word}\nrules: {loaded}\n");
     if let Some(why) = admin.refused.borrow().as_deref() {
-        body.push_str(&format!("the last change of the rules is not in force: {}\n", why.trim_end()));
+        body.push_str(&format!("the last change of the rules is not in force: {}\n", headline(why)));
     }
     for shard in admin.limiter.store().health() {
         let state = shard.state.map_or_else(|why| why, |()| "OK".to_owned());
         body.push_str(&format!("store {}: {state}\n", shard.shard));
     }
     (status, body).into_response()
+}
+
+/// What is wrong first, and where. The log has all of it; here would be lines of rule files, and of whatever file they name
+/// as tenants, for everybody who reaches the port.
+fn headline(why: &str) -> String {
+    let mut lines = why.lines();
+    let first = lines.next().unwrap_or_default();
+    match lines.next().map(str::trim).filter(|line| line.starts_with("--> ")) {
+        Some(place) => format!("{first} {place} (the log has all of it)"),
+        None => format!("{first} (the log has all of it)"),
+    }
 }
 
 async fn metrics<C: Clock, S: Store>(State(admin): State<Arc<Shared<C, S>>>) -> Response {
