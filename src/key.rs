@@ -58,6 +58,10 @@ impl Key {
         out.extend_from_slice(b"tg:");
         if let Some(tenant) = tenant {
             out.push(b'{');
+            if tenant.is_empty() {
+                // `{}` is no tag: Redis Cluster would hash the whole key. No tenant's name reads like this.
+                out.push(b'#');
+            }
             if !escape(tenant, &mut out, 4 + TAG_MAX) {
                 out.truncate(4);
                 out.push(b'#');
@@ -184,7 +188,8 @@ impl Parts {
         self.text(key);
         self.raw(separator);
         if let To::Hash(hasher) = &mut self.to {
-            hasher.update(separator);
+            // With its length, as texts are: a `*` could else be the first byte of the next length.
+            length_prefixed(hasher, separator);
         }
         self.text(value);
     }
@@ -304,10 +309,27 @@ mod tests {
     }
 
     #[test]
+    fn no_value_of_a_hashed_key_imitates_a_pattern_and_the_entry_after_it() {
+        let domain = [b'd'; 200];
+        let apart = |p: &mut Parts| {
+            p.shared(b"a*", b"");
+            p.entry(b"k", &[b'v'; 23]);
+        };
+        // The bytes that a hash would be fed after `=*`, were it fed no length of that: 42 is both `*` and their number.
+        let mut imitated = vec![0; 1];
+        imitated.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0, b'k', b'=', 23, 0, 0, 0, 0, 0, 0, 0]);
+        imitated.extend_from_slice(&[b'v'; 23]);
+        assert_eq!(imitated.len(), 42);
+        let one = Key::new(None, &domain, apart, None, &limit());
+        assert_ne!(one, key(&domain, &[(b"a*", &imitated)]));
+    }
+
+    #[test]
     fn the_hash_tag_is_the_tenant_whatever_he_is_called() {
         for tenant in [&b"acme"[..], b"{}", b"}", b"", &[b'y'; 10_000]] {
             let key = Key::new(Some(tenant), b"d", |p| p.entry(b"k", tenant), None, &limit()).to_string();
             assert_eq!((key.matches('{').count(), key.matches('}').count()), (1, 1), "{key}");
+            assert!(!key.contains("{}"), "Redis Cluster takes no empty tag: {key}");
         }
     }
 
