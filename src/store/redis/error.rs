@@ -67,7 +67,9 @@ fn in_words(error: &Error) -> String {
         let cause = details.split_once("error: ").map_or(details, |(_, rest)| rest.trim_end_matches(" }"));
         return format!("{hint} ({})", clipped(cause));
     }
-    let message = details.split_once("message: \"").and_then(|(_, rest)| rest.split_once('"'));
+    // `Os { .., message: ".." }` of the system's errors, `Custom { .., error: ".." }` of the resolver's.
+    let word = ["message: \"", "error: \""].into_iter().find_map(|word| details.split_once(word));
+    let message = word.and_then(|(_, rest)| rest.split_once('"'));
     clipped(message.map_or(details, |(message, _)| message))
 }
 
@@ -117,6 +119,12 @@ mod tests {
         let refused = std::io::Error::from_raw_os_error(111);
         let error = from_client("h:1", &Error::from(refused), Duration::ZERO);
         assert_eq!(error.to_string(), "the store h:1 cannot be reached: Connection refused");
+        let nobody = std::io::Error::other("failed to lookup address information: Name or service not known");
+        let error = from_client("h:1", &Error::from(nobody), Duration::ZERO);
+        assert_eq!(
+            error.to_string(),
+            "the store h:1 cannot be reached: failed to lookup address information: Name or service not known"
+        );
         let long = Error::new(ErrorKind::IO, "é\n".repeat(1000));
         let StoreError::Unavailable { why, .. } = from_client("h:1", &long, Duration::ZERO) else {
             panic!("{long}")
