@@ -114,7 +114,7 @@ impl fmt::Display for Mistake {
         write!(f, "{level}: {}", self.message)?;
         // Numbers of lines stand in a gutter that is as wide as the number.
         let gutter = if self.line == 0 { 1 } else { self.line.to_string().len() };
-        write!(f, "\n{:gutter$}--> {}", "", self.file)?;
+        write!(f, "\n{:gutter$}--> {}", "", self.file.chars().map(harmless).collect::<String>())?;
         if self.line > 0 {
             write!(f, ":{}", self.line)?;
         }
@@ -236,10 +236,14 @@ impl std::error::Error for Mistakes {}
 
 /// A file's own text inside a message: cut, and without control characters.
 pub(super) fn quote(text: &str) -> String {
-    let mut quoted: String =
-        text.chars().take(QUOTE_MAX).map(|c| if c.is_control() { '·' } else { c }).collect();
+    let mut quoted: String = text.chars().take(QUOTE_MAX).map(harmless).collect();
     if text.chars().nth(QUOTE_MAX).is_some() {
         quoted.push_str("...");
     }
     quoted
+}
+
+/// Terminals obey control characters, and texts and names of files come from whoever may write them.
+fn harmless(c: char) -> char {
+    if c.is_control() { '·' } else { c }
 }

@@ -168,5 +168,8 @@ fn control_characters_of_a_file_do_not_reach_the_terminal() {
     let told = mistakes(
         "domain: d\ndescriptors:\n- {key: \"\\e[31m\", \"\\e[2J\": 1}\n- {key: a, value: b, x\u{9b}: 1}",
     );
-    assert!(told.chars().all(|c| c == '\n' || !c.is_control()), "{told:?}");
+    let named = compile_files(&[("a\r\u{1b}[31m.yaml", "x")], Dialect::default()).unwrap_err().to_string();
+    for told in [told, named] {
+        assert!(told.chars().all(|c| c == '\n' || !c.is_control()), "{told:?}");
+    }
 }
