@@ -121,18 +121,19 @@ local function muldiv(x, y, d)
   return q, r
 end
 
--- Whether hits fit into what is left, and how many to take: below 0 to give back, nil to leave the counter alone.
-local function weigh(act, hits, left)
-  if act == GIVE then return 1, -hits end
-  local fits = hits <= left and 1 or 0
-  if act == COUNT then return fits, hits end
-  if act == LOOK then return fits, nil end
-  if fits == 1 then return 1, hits end
-  if act == DRAIN and left > 0 then return 0, left end
-  return 0, nil
+-- Whether hits fit into what is left, how many to take (below 0 to give back, nil to leave the counter alone), and whether
+-- all hits together are too many.
+local function weigh(act, hits, all, left)
+  if act == GIVE then return 1, -hits, false end
+  local fits, short = hits <= left and 1 or 0, all > left
+  if act == COUNT then return fits, hits, short end
+  if act == LOOK then return fits, nil, short end
+  if fits == 1 then return 1, hits, short end
+  if act == DRAIN and left > 0 then return 0, left, short end
+  return 0, nil, short
 end
 
--- By algorithm: f(state, act, l, w, burst, hits), where l in w microseconds is the rate, in lowest terms for buckets, or
+-- By algorithm: f(state, act, l, w, burst, hits, all), where l in w microseconds is the rate, in lowest terms for buckets, or
 -- the window. Each applies the act and answers fits, remaining, reset, retry, next. l is not 0, but where a fixed
 -- window counts all the same.
 local judges = {}
@@ -149,7 +150,7 @@ if used[BUCKET] then
   end
 
   -- [1] tokens, [2] part, [3] of, [4] at
-  judges[BUCKET] = function(s, act, l, w, burst, hits)
+  judges[BUCKET] = function(s, act, l, w, burst, hits, all)
     local n, f, at = s[1], s[2], s[4]
     if n then
       if s[3] ~= w then f = muldiv(f, w, s[3]) end
@@ -162,7 +163,7 @@ if used[BUCKET] then
     else
       n, f, at = burst, 0, now
     end
-    local fits, take = weigh(act, hits, n)
+    local fits, take, short = weigh(act, hits, all, n)
     if take then
       n = n - take
       if n >= burst then n, f = burst, 0 end
@@ -174,7 +175,7 @@ if used[BUCKET] then
       reset = fill(burst - n, f, l, w)
       next = fill(remaining + 1 - n, f, l, w)
     end
-    if fits == 0 then retry = hits > burst and NEVER or fill(hits - n, f, l, w) end
+    if short then retry = all > burst and NEVER or fill(all - n, f, l, w) end
     if take then s[1], s[2], s[3], s[4], s.ttl = n, f, w, at, reset end
     return fits, n, reset, retry, next
   end
@@ -200,7 +201,7 @@ if used[GCRA] then
   end
 
   -- [1] whole microseconds ahead, [2] part, [3] of, [4] at
-  judges[GCRA] = function(s, act, l, w, burst, hits)
+  judges[GCRA] = function(s, act, l, w, burst, hits, all)
     local a, r, at = s[1], s[2], s[4]
     if a then
       if s[3] ~= l then r = muldiv(r, l, s[3]) end
@@ -214,7 +215,7 @@ if used[GCRA] then
     local most, most_r = muldiv(burst, w, l)
     local cost, cost_r = muldiv(hits, w, l)
     local n = left(a, r, most, most_r, l, w, burst)
-    local fits, take = weigh(act, hits, n)
+    local fits, take, short = weigh(act, hits, all, n)
     if take then
       if take < 0 then
         a, r = a - cost, r - cost_r
@@ -235,7 +236,15 @@ if used[GCRA] then
       local c, c_r = muldiv(remaining + 1, w, l)
       next = wait(a + c - most, r + c_r - most_r, l)
     end
-    if fits == 0 then retry = hits > burst and NEVER or wait(a + cost - most, r + cost_r - most_r, l) end
+    if short then
+      if all > burst then
+        retry = NEVER
+      else
+        local c, c_r = cost, cost_r
+        if all ~= hits then c, c_r = muldiv(all, w, l) end
+        retry = wait(a + c - most, r + c_r - most_r, l)
+      end
+    end
     if take then s[1], s[2], s[3], s[4], s.ttl = a, r, l, at, reset end
     return fits, n, reset, retry, next
   end
@@ -257,7 +266,7 @@ if used[SLIDING] then
   end
 
   -- [1] start, [2] this, [3] last
-  judges[SLIDING] = function(s, act, l, w, burst, hits)
+  judges[SLIDING] = function(s, act, l, w, burst, hits, all)
     local start, this, last, elapsed = s[1], 0, 0, nil
     if start then
       elapsed = now > start and now - start or 0
@@ -274,7 +283,7 @@ if used[SLIDING] then
     end
     local share, rest = muldiv(last, w - elapsed, w)
     if rest > 0 then share = share + 1 end
-    local fits, take = weigh(act, hits, l - this - share)
+    local fits, take, short = weigh(act, hits, all, l - this - share)
     if take then
       this = this + take
       if this < 0 then this = 0 elseif this > COUNT_MAX then this = COUNT_MAX end
@@ -284,7 +293,7 @@ if used[SLIDING] then
     local reset, retry, next = 0, 0, 0
     if this > 0 then reset = 2 * w - elapsed elseif last > 0 then reset = w - elapsed end
     if reset > 0 then next = wait(remaining + 1, this, last, elapsed, l, w) end
-    if fits == 0 then retry = hits > l and NEVER or wait(hits, this, last, elapsed, l, w) end
+    if short then retry = all > l and NEVER or wait(all, this, last, elapsed, l, w) end
     if take then s[1], s[2], s[3], s.ttl = start, this, last, reset end
     return fits, n, reset, retry, next
   end
@@ -292,7 +301,7 @@ end
 
 if used[FIXED] then
   -- [1] start, [2] count
-  judges[FIXED] = function(s, act, l, w, burst, hits)
+  judges[FIXED] = function(s, act, l, w, burst, hits, all)
     local start, count, elapsed = s[1], 0, nil
     if start then
       elapsed = now > start and now - start or 0
@@ -302,14 +311,14 @@ if used[FIXED] then
       elapsed = fmod(now, w)
       start = now - elapsed
     end
-    local fits, take = weigh(act, hits, l - count)
+    local fits, take, short = weigh(act, hits, all, l - count)
     if take then
       count = count + take
       if count < 0 then count = 0 elseif count > COUNT_MAX then count = COUNT_MAX end
     end
     local reset = count > 0 and w - elapsed or 0
     local retry = 0
-    if fits == 0 then retry = hits > l and NEVER or w - elapsed end
+    if short then retry = all > l and NEVER or w - elapsed end
     if take then s[1], s[2], s.ttl = start, count, reset end
     return fits, l - count, reset, retry, reset
   end
@@ -317,22 +326,23 @@ end
 
 if used[PLAIN] then
   -- [1] count, for kept microseconds; ends_in by the clock of who asks
-  judges[PLAIN] = function(s, act, l, kept, ends_in, hits)
+  judges[PLAIN] = function(s, act, l, kept, ends_in, hits, all)
     local count = s[1] or 0
-    local fits, take = weigh(act, hits, l - count)
+    local fits, take, short = weigh(act, hits, all, l - count)
     if take then
       count = count + take
       if count < 0 then count = 0 elseif count > COUNT_MAX then count = COUNT_MAX end
     end
     local reset = count > 0 and ends_in or 0
     local retry = 0
-    if fits == 0 then retry = hits > l and NEVER or ends_in end
+    if short then retry = all > l and NEVER or ends_in end
     if take then s[1], s.ttl = count, count > 0 and kept or 0 end
     return fits, l - count, reset, retry, reset
   end
 end
 
-local function judge(i, algorithm, act)
+-- all: hits that have to fit before it is worth to ask again, or nil for the charge's own.
+local function judge(i, algorithm, act, all)
   local l, w, hits = tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]), tonumber(ARGV[i + 5])
   local counts = algorithm == FIXED or algorithm == PLAIN
   if l == 0 and not (counts and (act == COUNT or (act == LOOK and hits == 0))) then
@@ -340,7 +350,7 @@ local function judge(i, algorithm, act)
     if act == GIVE or hits == 0 then return 1, 0, to_end, 0, to_end end
     return 0, 0, to_end, NEVER, to_end
   end
-  return judges[algorithm](states[ARGV[i]], act, l, w, tonumber(ARGV[i + 4]), hits)
+  return judges[algorithm](states[ARGV[i]], act, l, w, tonumber(ARGV[i + 4]), hits, all or hits)
 end
 
 -- As if the request passed...
@@ -370,12 +380,23 @@ if refused and args > 7 then
     local k = ARGV[i]
     states[k] = texts[k] and parse(byte(ARGV[i + 1]), texts[k]) or {}
   end
+  -- For each counter, how many hits it has to hold for all charges that name it to fit one after the other.
+  local sums, most = {}, {}
+  for i = 2, args, 6 do
+    local k, act, hits = ARGV[i], byte(ARGV[i + 1], 2), tonumber(ARGV[i + 5])
+    local sum = sums[k] or 0
+    local held = act == GIVE and sum - hits or sum + hits
+    if held < 0 then held = 0 elseif held > COUNT_MAX then held = COUNT_MAX end
+    if act ~= LOOK then sums[k] = held end
+    if held > (most[k] or 0) then most[k] = held end
+  end
   o = 2
   for i = 2, args, 6 do
     local algorithm, act = byte(ARGV[i + 1], 1, 2)
     local fitted, first = reply[o] == 1, reply[o + 3]
     if act ~= COUNT and (act ~= DRAIN or fitted) then act = LOOK end
-    local _, remaining, reset, retry, next = judge(i, algorithm, act)
+    local hits, all = tonumber(ARGV[i + 5]), most[ARGV[i]] or 0
+    local _, remaining, reset, retry, next = judge(i, algorithm, act, all > hits and all or hits)
     if fitted then
       retry = 0
     elseif first == NEVER or (retry ~= NEVER and first > retry) then

@@ -105,8 +105,7 @@ pub fn decide(
     let now = Micros(now.0.min(TIME_MAX_US));
     let mut verdicts = Vec::with_capacity(charges.len());
     for (i, charge) in charges.iter().enumerate() {
-        let (act, hits) = Act::of(charge);
-        verdicts.push(judge(charge, &mut counters[counter_of(i)], now, act, hits));
+        verdicts.push(judge(charge, &mut counters[counter_of(i)], now, Wish::of(charge)));
     }
     let refused = refuses(charges, &verdicts);
     // One charge alone needs no second pass: what it did was all that it does when it is refused.
@@ -114,10 +113,12 @@ pub fn decide(
         for counter in counters.iter_mut() {
             *counter = Counter::new(counter.before);
         }
+        let together = hits_together(charges, counters.len(), &counter_of);
         for (i, (charge, verdict)) in charges.iter().zip(&mut verdicts).enumerate() {
-            let (act, hits) = Act::of(charge);
+            let Wish { act, hits, .. } = Wish::of(charge);
             let act = act.in_spite_of_refusal(verdict.fits);
-            let after = judge(charge, &mut counters[counter_of(i)], now, act, hits);
+            let wish = Wish { act, hits, together: together[counter_of(i)].max(hits) };
+            let after = judge(charge, &mut counters[counter_of(i)], now, wish);
             *verdict = Verdict {
                 fits: verdict.fits,
                 retry_us: match (verdict.retry_us, after.retry_us) {
@@ -130,6 +131,24 @@ pub fn decide(
         }
     }
     Decision { refused, verdicts }
+}
+
+/// For each counter, how many hits it has to hold for all charges that name it to fit one after the other. A client who
+/// is told to come back when his first charge fits would be refused for the second.
+fn hits_together(charges: &[Charge], counters: usize, counter_of: impl Fn(usize) -> usize) -> Vec<u64> {
+    let mut most = vec![0; counters];
+    let mut sums = vec![0_u64; counters];
+    for (i, charge) in charges.iter().enumerate() {
+        let (sum, most) = (&mut sums[counter_of(i)], &mut most[counter_of(i)]);
+        let Wish { act, hits, .. } = Wish::of(charge);
+        // What a refund gives may be lost in a full counter, so it pays for charges before it at most.
+        let held = if act == Act::Give { sum.saturating_sub(hits) } else { (*sum + hits).min(COUNT_MAX) };
+        *most = held.max(*most);
+        if act != Act::Look {
+            *sum = held;
+        }
+    }
+    most
 }
 
 /// Whether the charges refuse the request together. Quotas do when there are some and none of them fits.
@@ -163,6 +182,22 @@ pub(crate) enum Act {
     Give,
 }
 
+/// What a charge asks of its counter.
+#[derive(Clone, Copy, Debug)]
+struct Wish {
+    act: Act,
+    hits: u64,
+    /// Hits that have to fit before it is worth to ask again: its own, or those of the whole request.
+    together: u64,
+}
+
+impl Wish {
+    fn of(charge: &Charge) -> Self {
+        let (act, hits) = Act::of(charge);
+        Self { act, hits, together: hits }
+    }
+}
+
 impl Act {
     /// The act of a charge and its hits, saturated.
     pub(crate) fn of(charge: &Charge) -> (Self, u64) {
@@ -187,33 +222,33 @@ impl Act {
     }
 }
 
-fn judge(charge: &Charge, counter: &mut Counter, now: Micros, act: Act, hits: u64) -> Verdict {
+fn judge(charge: &Charge, counter: &mut Counter, now: Micros, wish: Wish) -> Verdict {
     let limit = &charge.limit;
-    if limit.requests() == 0 && !counts_at_zero(limit, act, hits) {
-        return blocked(charge, now, act, hits);
+    if limit.requests() == 0 && !counts_at_zero(limit, wish.act, wish.hits) {
+        return blocked(charge, now, wish.act, wish.hits);
     }
     if let Some(window) = charge.key.plain() {
         let count = if let Some(State::Plain(count)) = counter.after { count } else { 0 };
         let before = Some(PlainCount { count: count.min(COUNT_MAX), window });
-        return judge_by(limit, counter, before, |after| State::Plain(after.count), now, act, hits);
+        return judge_by(limit, counter, before, |after| State::Plain(after.count), now, wish);
     }
     // The key names the algorithm, so a state of another kind can only come from a caller that mixes them up.
     match limit.algorithm() {
         Algorithm::TokenBucket => {
             let before = if let Some(State::TokenBucket(s)) = counter.after { Some(s) } else { None };
-            judge_by(limit, counter, before, State::TokenBucket, now, act, hits)
+            judge_by(limit, counter, before, State::TokenBucket, now, wish)
         }
         Algorithm::Gcra => {
             let before = if let Some(State::Gcra(s)) = counter.after { Some(s) } else { None };
-            judge_by(limit, counter, before, State::Gcra, now, act, hits)
+            judge_by(limit, counter, before, State::Gcra, now, wish)
         }
         Algorithm::SlidingWindow => {
             let before = if let Some(State::SlidingWindow(s)) = counter.after { Some(s) } else { None };
-            judge_by(limit, counter, before, State::SlidingWindow, now, act, hits)
+            judge_by(limit, counter, before, State::SlidingWindow, now, wish)
         }
         Algorithm::FixedWindow => {
             let before = if let Some(State::FixedWindow(s)) = counter.after { Some(s) } else { None };
-            judge_by(limit, counter, before, State::FixedWindow, now, act, hits)
+            judge_by(limit, counter, before, State::FixedWindow, now, wish)
         }
     }
 }
@@ -224,12 +259,12 @@ fn judge_by<B: Budget>(
     before: Option<B>,
     state: impl Fn(B) -> State,
     now: Micros,
-    act: Act,
-    hits: u64,
+    Wish { act, hits, together }: Wish,
 ) -> Verdict {
     let mut budget = B::at(before, limit, now);
     let left = budget.left(limit, now);
     let fits = act == Act::Give || hits as i64 <= left;
+    let all_fit = act == Act::Give || together as i64 <= left;
     let taken = match act {
         Act::Take if fits => Some(hits),
         Act::Drain if left > 0 => Some(hits.min(left as u64)),
@@ -254,10 +289,10 @@ fn judge_by<B: Budget>(
         remaining,
         beyond: left.min(0).unsigned_abs(),
         reset_us,
-        retry_us: match fits {
+        retry_us: match all_fit {
             true => Some(0),
-            false if hits > u64::from(limit.burst()) => None,
-            false => Some(budget.until(hits, limit, now)),
+            false if together > u64::from(limit.burst()) => None,
+            false => Some(budget.until(together, limit, now)),
         },
         next_us: if reset_us == 0 { 0 } else { budget.until(remaining + 1, limit, now) },
     }

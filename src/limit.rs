@@ -217,7 +217,8 @@ pub struct Verdict {
     pub beyond: u64,
     /// Until the limit is whole again: a bucket's time to full, a window's end. 0 when it is whole.
     pub reset_us: u64,
-    /// Until this charge would fit, when it did not; `None` when it never will. 0 when it fitted.
+    /// Until this charge would fit, when it did not, together with the request's others on its counter; `None` when it
+    /// never will. 0 when it fitted.
     pub retry_us: Option<u64>,
     /// Until one more hit is there than `remaining`: a bucket's next token, a window's end. 0 when it is whole.
     pub next_us: u64,

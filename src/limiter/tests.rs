@@ -314,6 +314,31 @@ descriptors:
 }
 
 #[test]
+fn retry_after_is_when_all_descriptors_of_one_counter_fit() {
+    for algorithm in ["fixed_window", "sliding_window", "token_bucket", "gcra"] {
+        let it = in_memory(&format!(
+            "domain: d\ndescriptors:\n- {{key: k, rate_limit: {{window: 10s, requests_per_unit: 10, algorithm: {algorithm}, mode: enforce}}}}"
+        ));
+        let asking = |hits: &[u64]| {
+            let one = |hits| Descriptor { hits: Some(hits), ..descriptor("k=x") };
+            question("d", &hits.iter().copied().map(one).collect::<Vec<_>>())
+        };
+        it.pass(3);
+        assert_eq!(it.ask(&asking(&[7])), "OK ok:3", "{algorithm}");
+        for twice in [asking(&[4, 3]), asking(&[2, 5])] {
+            let retry_us = it.with(&twice, |answer| answer.unwrap().retry_us.unwrap());
+            it.pass(retry_us - 1);
+            assert!(it.ask(&twice).starts_with("OVER"), "{algorithm}: {retry_us} is longer than needed");
+            it.pass(1);
+            assert!(it.ask(&twice).starts_with("OK"), "{algorithm}: refused again after {retry_us}");
+        }
+        it.with(&asking(&[6, 6]), |answer| {
+            assert_eq!(answer.unwrap().retry_us, None, "{algorithm}: 12 of 10 never fit");
+        });
+    }
+}
+
+#[test]
 fn headers_describe_the_limit_that_is_nearest_to_refusing() {
     let rules = "
 domain: d

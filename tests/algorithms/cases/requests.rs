@@ -19,7 +19,7 @@ pub(super) fn several_charges() -> Vec<Case> {
         .stored("b 4 0 100000 {t}"),
         case("two charges on one counter see each other", [
             (0, vec![take(ten, 6), take(ten, 6)],
-                "refused | fits 10 left, whole 0, next 0 | over 10 left, whole 0, next 0; retry 200000"),
+                "refused | fits 10 left, whole 0, next 0 | over 10 left, whole 0, next 0; never"),
             (0, vec![take(ten, 6), take(ten, 4)],
                 "pass | fits 4 left, whole 600000, next 100000 | fits 0 left, whole 1000000, next 100000"),
         ]),
@@ -47,7 +47,17 @@ pub(super) fn several_charges() -> Vec<Case> {
         .stored("b 0 0 100000 {t}"),
         case("a drain takes no more than it asked for, even where an earlier charge was undone", [
             (0, vec![take(ten, 6), drain(take(ten, 6))],
-                "refused | fits 10 left, whole 0, next 0 | over 4 left, whole 600000, next 100000; retry 600000"),
+                "refused | fits 10 left, whole 0, next 0 | over 4 left, whole 600000, next 100000; never"),
+        ]),
+        case("who asks twice of one counter comes back when both fit", [
+            (0, vec![take(ten, 9)], "pass | fits 1 left, whole 900000, next 100000"),
+            (0, vec![take(ten, 3), take(ten, 2)],
+                "refused | over 1 left, whole 900000, next 100000; retry 400000 | over 1 left, whole 900000, next 100000; retry 400000"),
+            (0, vec![take(ten, 1), take(ten, 2), look(ten, 4)],
+                "refused | fits 1 left, whole 900000, next 100000 | over 1 left, whole 900000, next 100000; retry 600000 \
+                 | over 1 left, whole 900000, next 100000; retry 600000"),
+            (400_000, vec![take(ten, 3), take(ten, 2)],
+                "pass | fits 2 left, whole 800000, next 100000 | fits 0 left, whole 1000000, next 100000"),
         ]),
         case("what is recorded is counted when others refuse, and beyond full", [
             (0, vec![shadow(count(take(minute, 3))), on("b", five, spend(6))],
