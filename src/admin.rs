@@ -10,6 +10,8 @@
 //! | | `/rules` | the same as JSON, with revision and version |
 //! | | `/` | what there is |
 //!
+//! With USE_PROMETHEUS one more port has metrics under the reference's names, and nothing else.
+//!
 //! Bodies and times are bounded here; connections and heads in `server::web`.
 
 pub(crate) mod json;
@@ -30,7 +32,7 @@ use tokio::sync::watch;
 use crate::{
     clock::Clock,
     limiter::{AskError, Limiter},
-    metrics::Metrics,
+    metrics::{Metrics, exposition, mapper::Mapper},
     service::{BUSY, Deadline, InFlight, MESSAGE_MAX_BYTES, Service},
     store::Store,
 };
@@ -96,6 +98,21 @@ impl<C: Clock, S: Store> Admin<C, S> {
             .layer(middleware::from_fn(in_time))
             .with_state(Arc::clone(&self.shared))
     }
+}
+
+/// The routes of PROMETHEUS_ADDR: metrics under the reference's names.
+pub fn prometheus(path: &str, metrics: Arc<Metrics>, mapper: Mapper, tags: Vec<(String, String)>) -> Router {
+    let shared = Arc::new((metrics, mapper, tags));
+    let scrape = async move || {
+        // Thousands of names take a moment, in which probes are answered.
+        let told = tokio::task::spawn_blocking(move || {
+            let (metrics, mapper, tags) = &*shared;
+            metrics.reference.as_ref().map(|names| exposition::text(names, mapper, tags))
+        });
+        let text = told.await.ok().flatten().unwrap_or_default();
+        ([(header::CONTENT_TYPE, exposition::TEXT_FORMAT)], text)
+    };
+    Router::new().route(path, get(scrape)).layer(middleware::from_fn(in_time))
 }
 
 async fn in_time(request: Request, next: Next) -> Response {

@@ -9,6 +9,7 @@
 //! when rules are compiled was decided there; a question allocates its charges and its answer, and takes no lock.
 
 mod answer;
+mod count;
 mod failure;
 mod naming;
 mod plan;
@@ -223,6 +224,8 @@ impl<C: Clock, S: Store> Limiter<C, S> {
     ) -> Result<Answer<'r>, AskError> {
         let plan = Plan::new(loaded, question, &self.options, self.clock.now())?;
         self.count_unmatched(loaded, question, &plan);
+        let reference = self.metrics.reference.as_ref();
+        let named = plan.count_wanted(loaded, question, reference);
         if plan.charges.is_empty() {
             return Ok(plan.answer_without_charges());
         }
@@ -233,7 +236,7 @@ impl<C: Clock, S: Store> Limiter<C, S> {
             Ok(decision) => plan.answer(&decision, &self.options, self.clock.now()),
             Err(error) => self.without_store(&plan, error, within).await?,
         };
-        plan.count(&answer, loaded);
+        plan.count(&answer, loaded, &named, reference);
         Ok(answer)
     }
 
@@ -274,6 +277,9 @@ impl<C: Clock, S: Store> Limiter<C, S> {
             let known = loaded.rules.domain(&question.domain).is_some();
             let domain = if known { String::from_utf8_lossy(&question.domain) } else { "".into() };
             self.metrics.unmatched(&domain, unmatched);
+            if let Some(reference) = self.metrics.reference.as_ref().filter(|_| !known) {
+                reference.domain_not_found(&question.domain, unmatched);
+            }
         }
     }
 }

@@ -4,6 +4,13 @@
 //! label and never waits for a scrape. Labels come from rule files only, never from a client's values, so the number of
 //! series is bounded by the rules.
 
+pub mod exposition;
+pub mod mapper;
+pub mod mogrifier;
+pub mod reference;
+pub mod statsd;
+mod times;
+
 use std::sync::{Arc, atomic::AtomicU64};
 
 use prometheus_client::{
@@ -12,6 +19,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
+use self::reference::{Group, Reference};
 use crate::rules::RuleSet;
 
 /// Upper bounds of the store's latency, in seconds: from a local Redis to ten times the default STORE_TIMEOUT.
@@ -28,6 +36,8 @@ pub struct Metrics {
     reloads: Family<ReloadLabels, Counter>,
     /// How each answer is counted.
     pub answered: Answered,
+    /// The same under the reference's names, where they are asked for.
+    pub reference: Option<Reference>,
     /// Seconds that the store took to answer.
     pub store_seconds: Histogram,
     /// Domains, limits and tenants in force.
@@ -71,6 +81,8 @@ pub struct RuleCounters {
     pub refused: Counter<u64, AtomicU64>,
     /// Charges of a limit on trial (or of a quota beside another) that did not fit.
     pub shadowed: Counter<u64, AtomicU64>,
+    /// Under the reference's names, where they are asked for.
+    pub reference: Option<Arc<Group>>,
 }
 
 /// The counters that belong to one loaded rule set.
@@ -113,8 +125,13 @@ struct ReloadLabels {
 }
 
 impl Metrics {
-    /// All at zero.
+    /// All at zero, without the reference's names.
     pub fn new() -> Arc<Self> {
+        Self::with(None)
+    }
+
+    /// All at zero.
+    pub fn with(reference: Option<Reference>) -> Arc<Self> {
         let mut registry = Registry::with_prefix("tollgate");
         let answers = Family::<AnswerLabels, Counter>::default();
         registry.register("answers", "Answers to ShouldRateLimit by overall code", answers.clone());
@@ -170,6 +187,7 @@ impl Metrics {
             fallbacks,
             reloads,
             answered,
+            reference,
             store_seconds,
             loaded,
             in_flight,
@@ -190,6 +208,7 @@ impl Metrics {
                 allowed: of(domain, rule, "allowed"),
                 refused: of(domain, rule, "refused"),
                 shadowed: of(domain, rule, "shadowed"),
+                reference: self.reference.as_ref().map(|names| names.of_rule(domain, rule)),
             })
             .collect();
         RuleSetCounters { rules }
@@ -203,6 +222,9 @@ impl Metrics {
     /// Counts a call that the store did not answer, by the error's kind.
     pub fn store_failed(&self, kind: &'static str) {
         self.failures.get_or_create_owned(&FailureLabels { kind }).inc();
+        if let Some(reference) = &self.reference {
+            reference.store_failed();
+        }
     }
 
     /// Counts an answer that a rule's `on_store_failure` gave.
@@ -214,6 +236,9 @@ impl Metrics {
     pub fn reloaded(&self, accepted: bool) {
         let result = if accepted { "accepted" } else { "refused" };
         self.reloads.get_or_create_owned(&ReloadLabels { result }).inc();
+        if let Some(reference) = &self.reference {
+            reference.reloaded(accepted);
+        }
     }
 
     /// All of it in the text format of OpenMetrics 1.0.

@@ -33,6 +33,7 @@ use std::{ffi::OsStr, path::Path, sync::Arc};
 pub use compile::compile;
 pub use explain::Step;
 pub use found::Found;
+pub use labels::Detail;
 pub use mistake::{Level, Mistake, Mistakes};
 pub use reference::DESCRIPTORS_DEEP_MAX;
 pub use schema::SCHEMA;
@@ -146,6 +147,8 @@ pub struct Rule {
     pub replaces: Box<[Box<str>]>,
     /// Index into [`RuleSet::metric_labels`]: rules that share a name share their counters.
     pub metric: u32,
+    /// How the reference names it for metrics where that hangs on what a client sent.
+    pub detail: Option<Detail>,
     /// `metadata` of the descriptor, for the answer's dynamic metadata.
     pub metadata: Option<Metadata>,
     /// Whether the route's entry is part of its key (tiered form).

@@ -24,6 +24,7 @@ mod connection;
 mod front;
 mod health;
 mod listen;
+mod statsd;
 mod loading;
 mod web;
 mod worker;
@@ -35,15 +36,16 @@ use std::{
 };
 
 use tokio::{
+    net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
     sync::oneshot,
 };
 
 use crate::{
-    admin::Admin,
+    admin::{self, Admin},
     clock::SystemClock,
     limiter::Limiter,
-    metrics::Metrics,
+    metrics::{Metrics, mapper::Mapper, reference::Reference, statsd::Format},
     service::{InFlight, Service},
     settings::{self, Settings, Source},
     store::memory::MemoryStore,
@@ -53,6 +55,7 @@ use backend::Backend;
 use health::Health;
 use listen::Listeners;
 use loading::Loader;
+use statsd::Flushing;
 use web::Web;
 use worker::Workers;
 
@@ -64,7 +67,9 @@ const LOCAL_KEYS_MAX: usize = 100_000;
 
 /// Serves until a signal comes.
 pub fn run(settings: &Settings) -> ExitCode {
-    let metrics = Metrics::new();
+    let stats = &settings.stats;
+    let names = stats.wanted().then(|| Reference::new(stats.near_limit_ratio, stats.series_max));
+    let metrics = Metrics::with(names);
     let flush = telemetry::start(settings.log, metrics.log_lines_dropped.clone());
     let ended = start(settings, &metrics);
     drop(flush);
@@ -112,7 +117,7 @@ fn start(settings: &Settings, metrics: &Arc<Metrics>) -> Result<(), Failure> {
         .map_err(|error| Failure::machine(format!("no runtime: {error}")))?;
     // Within the runtime, since sockets and signals register with it.
     let ended = runtime.block_on(async {
-        let listeners = Listeners::bind(&settings.listen)?;
+        let listeners = Listeners::bind(settings)?;
         let signals = Signals::new()?;
         let limiter = Arc::new(limiter(settings, store, metrics));
         serve(settings, metrics, limiter, listeners, signals).await
@@ -155,6 +160,8 @@ async fn serve(
     let mut web = Web::new();
     web.serve(listeners.http, admin.http());
     web.serve(listeners.debug, admin.debug());
+    serve_prometheus(&mut web, listeners.prometheus, settings, metrics);
+    let flushing = flushing(settings, metrics);
     let pulse = tokio::spawn(health.clone().follow(Arc::clone(&limiter), refused));
 
     let ended = tokio::select! {
@@ -184,7 +191,24 @@ async fn serve(
             process::exit(1);
         }
     }
+    if let Some(flushing) = flushing {
+        flushing.stop().await;
+    }
     ended
+}
+
+fn serve_prometheus(web: &mut Web, port: Option<TcpListener>, settings: &Settings, metrics: &Arc<Metrics>) {
+    let (Some(port), Some(prometheus)) = (port, &settings.stats.prometheus) else { return };
+    let mapper = Mapper::of_the_reference(prometheus.milliseconds);
+    let tags = settings.stats.tags.clone();
+    web.serve(port, admin::prometheus(&prometheus.path, Arc::clone(metrics), mapper, tags));
+}
+
+fn flushing(settings: &Settings, metrics: &Arc<Metrics>) -> Option<Flushing> {
+    let statsd = settings.stats.statsd.clone()?;
+    let tags = settings.stats.tags.clone();
+    let format = Format { dogstatsd: statsd.dogstatsd, tags, mogrifiers: Vec::new() };
+    Some(Flushing::start(statsd, format, Arc::clone(metrics)))
 }
 
 /// Loads the rules and keeps them in step with where they come from, for ever. Reading a million tenants takes a moment,

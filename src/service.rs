@@ -105,11 +105,16 @@ impl<C: Clock, S: Store> RateLimitService for Service<C, S> {
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
+        let began = self.shared.clock.instant();
         let deadline = match request.extensions().get() {
             Some(deadline) => *deadline,
             None => Deadline::of(request.metadata().as_ref(), self.shared.clock.instant()),
         };
-        match self.answer(request.into_inner(), deadline).await {
+        let asked = self.answer(request.into_inner(), deadline).await;
+        if let Some(reference) = &self.shared.metrics.reference {
+            reference.called(self.shared.clock.instant().duration_since(began));
+        }
+        match asked {
             Ok(response) => Ok(Response::new(response)),
             Err(error) => Err(status(&error)),
         }
@@ -139,6 +144,9 @@ fn count(metrics: &Metrics, asked: &Result<Answer<'_>, AskError>) {
         Err(AskError::Invalid(_)) => answered.invalid.inc(),
         Err(AskError::NoRules | AskError::Store(_)) => answered.unavailable.inc(),
     };
+    if let (Some(reference), Err(AskError::Invalid(_) | AskError::NoRules)) = (&metrics.reference, asked) {
+        reference.not_asked();
+    }
 }
 
 /// Numbers that differ between clients and processes; nobody's security hangs on them.

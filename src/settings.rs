@@ -19,6 +19,7 @@ pub mod values;
 mod raw;
 mod redis;
 mod xds;
+mod stats;
 mod ignored;
 
 use std::{
@@ -32,6 +33,7 @@ use std::{
 pub use ignored::ignored;
 pub use raw::{RawSettings, SettingsError};
 pub use redis::{Redis, RedisTls, Secret, Socket};
+pub use stats::{Prometheus, Protocol, Stats, Statsd};
 pub use table::table;
 pub use xds::{Source, Xds, XdsBackoff, XdsTls};
 
@@ -65,6 +67,8 @@ pub struct Settings {
     pub answers: Answers,
     /// `TOLLGATE_COMPAT=reference`: the old ways of envoyproxy/ratelimit where ours are deliberately better.
     pub compat: bool,
+    /// Metrics under the reference's names.
+    pub stats: Stats,
     /// What is logged and how.
     pub log: Log,
     /// How many threads answer, each with a runtime of its own.
@@ -263,6 +267,7 @@ impl Settings {
                 stop_counting: read.one("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", values::boolean)?,
             },
             compat,
+            stats: stats::stats(&read, compat)?,
             log: Log {
                 level: read.one("LOG_LEVEL", values::level)?,
                 format: read.one("LOG_FORMAT", values::log_format)?,

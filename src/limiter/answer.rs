@@ -26,8 +26,8 @@ pub struct Answer<'r> {
     pub retry_us: Option<u64>,
     /// `metadata` of the rules that let the request pass, in the order of the descriptors.
     pub metadata: Vec<&'r Metadata>,
-    /// Whether each charge fitted, for counting.
-    pub(super) fits: Vec<bool>,
+    /// What the store said of each charge, for counting.
+    pub(super) verdicts: Vec<Verdict>,
 }
 
 /// What is answered for one descriptor.
@@ -62,7 +62,14 @@ pub struct Described<'r> {
 impl<'r> Answer<'r> {
     /// As far as headers tell it.
     pub(crate) fn of_headers(refused: bool, described: Option<Described<'r>>, retry_us: Option<u64>) -> Self {
-        Self { refused, statuses: Vec::new(), described, retry_us, metadata: Vec::new(), fits: Vec::new() }
+        Self {
+            refused,
+            statuses: Vec::new(),
+            described,
+            retry_us,
+            metadata: Vec::new(),
+            verdicts: Vec::new(),
+        }
     }
 }
 
@@ -75,7 +82,7 @@ impl<'r> Plan<'r> {
             described: None,
             retry_us: None,
             metadata: Vec::new(),
-            fits: Vec::new(),
+            verdicts: Vec::new(),
         }
     }
 
@@ -102,7 +109,7 @@ impl<'r> Plan<'r> {
             described,
             retry_us,
             metadata: self.metadata(verdicts),
-            fits: verdicts.iter().map(|verdict| verdict.fits).collect(),
+            verdicts: verdicts.clone(),
         }
     }
 

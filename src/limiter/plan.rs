@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 
 use super::{
-    Answer, DESCRIPTORS_MAX, Descriptor, ENTRIES_MAX, Invalid, Loaded, Options, Override, Question,
+    DESCRIPTORS_MAX, Descriptor, ENTRIES_MAX, Invalid, Loaded, Options, Override, Question,
     naming::Naming,
 };
 use crate::{
@@ -20,6 +20,10 @@ pub(super) struct Plan<'r> {
     pub(super) charged: Vec<Charged<'r>>,
     /// One for each descriptor: what its status says where nothing is charged.
     pub(super) bare: Vec<Bare>,
+    /// SHADOW_MODE holds.
+    pub(super) softened: bool,
+    /// A descriptor without a limit lets the request pass its quotas.
+    pub(super) spared: bool,
 }
 
 /// What an answer needs to know of a charge.
@@ -64,6 +68,8 @@ impl<'r> Plan<'r> {
             charges: Vec::with_capacity(question.descriptors.len()),
             charged: Vec::with_capacity(question.descriptors.len()),
             bare: vec![Bare::Unmatched; question.descriptors.len()],
+            softened: options.shadow_mode,
+            spared: false,
         };
         let Some(domain) = loaded.rules.domain(&question.domain) else { return Ok(plan) };
         for (index, descriptor) in question.descriptors.iter().enumerate() {
@@ -180,6 +186,7 @@ impl<'r> Plan<'r> {
         let charged = |index| self.charged.iter().any(|charged| charged.descriptor == index);
         let free = |(index, bare): (usize, &Bare)| *bare != Bare::Unbounded && !charged(index);
         let spared = options.quota_mode && self.bare.iter().enumerate().any(free);
+        self.spared = spared;
         for (charge, charged) in self.charges.iter_mut().zip(&mut self.charged) {
             if options.quota_mode && charge.role == Role::Enforce {
                 charge.role = Role::Quota;
@@ -211,20 +218,6 @@ impl<'r> Plan<'r> {
     /// How many descriptors no rule matched.
     pub(super) fn unmatched(&self) -> u64 {
         self.bare.iter().filter(|bare| **bare == Bare::Unmatched).count() as u64
-    }
-
-    /// Counts what came of each charge.
-    pub(super) fn count(&self, answer: &Answer<'_>, loaded: &Loaded) {
-        for (charged, fits) in self.charged.iter().zip(&answer.fits) {
-            let counters = charged.rule.and_then(|rule| loaded.counters.rules.get(rule.metric as usize));
-            let Some(counters) = counters else { continue };
-            match (fits, charged.role) {
-                (true, _) => counters.allowed.inc(),
-                (false, Role::Enforce) => counters.refused.inc(),
-                (false, Role::Quota) if answer.refused => counters.refused.inc(),
-                (false, Role::Quota | Role::Shadow) => counters.shadowed.inc(),
-            };
-        }
     }
 }
 

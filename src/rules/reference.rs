@@ -26,7 +26,7 @@ use std::collections::HashMap;
 use super::{
     Rule,
     fields::{Fields, Grammar, Reader},
-    labels::Labels,
+    labels::{Detail, Labels, Level},
     mistake::quote,
     tree::At,
     yaml::Node,
@@ -155,17 +155,25 @@ struct Path {
     /// `key.key`
     keys: String,
     depth: usize,
+    /// For names that hold what clients send.
+    levels: Vec<Level>,
 }
 
 impl Path {
-    fn below(&self, key: &str, value: &str) -> Self {
+    fn below(&self, key: &str, value: &str, marks: Marks) -> Self {
         let dot = if self.depth > 0 { "." } else { "" };
         let underscore = if value.is_empty() { "" } else { "_" };
+        let level = Level::new(key, value, marks.share, marks.valued);
         Self {
+            levels: self.levels.iter().cloned().chain([level]).collect(),
             name: format!("{}{dot}{key}{underscore}{value}", self.name),
             keys: format!("{}{dot}{key}", self.keys),
             depth: self.depth + 1,
         }
+    }
+
+    fn detail(&self, detailed: bool) -> Option<Detail> {
+        Detail::new(&self.levels, detailed)
     }
 }
 
@@ -207,8 +215,8 @@ impl Form<'_, '_> {
         } else {
             seen.insert((key.into(), value.into()), (self.reader.file.clone(), node.line));
         }
-        let path = above.below(key, value);
         let marks = self.marks(&fields, key, value);
+        let path = above.below(key, value, marks);
         let rules = self.rules(&fields, &path, marks);
         let below = match fields.get("descriptors") {
             Some(node) => self.level(node, &mut Seen::default(), &path),
@@ -222,12 +230,14 @@ impl Form<'_, '_> {
     fn marks(&mut self, fields: &Fields<'_>, key: &str, value: &str) -> Marks {
         let mut flag =
             |name: &str| fields.get(name).is_some_and(|node| self.reader.flag(node, &format!("`{name}`")));
-        // The two about metrics change names of metrics in the reference, by what clients send. Ours stay bounded.
-        for name in ["detailed_metric", "value_to_metric"] {
-            flag(name);
-        }
-        let marks =
-            Marks { shadow: flag("shadow_mode"), quota: flag("quota_mode"), share: flag("share_threshold") };
+        let marks = Marks {
+            shadow: flag("shadow_mode"),
+            quota: flag("quota_mode"),
+            share: flag("share_threshold"),
+            // These two are about the reference's names of metrics alone; ours hold nothing that clients send.
+            detailed: flag("detailed_metric"),
+            valued: flag("value_to_metric"),
+        };
         if marks.share && !key.contains('*') && !value.contains('*') {
             let at = fields.key("share_threshold").unwrap_or(fields.at);
             self.reader.mistake(
@@ -246,4 +256,6 @@ struct Marks {
     shadow: bool,
     quota: bool,
     share: bool,
+    detailed: bool,
+    valued: bool,
 }

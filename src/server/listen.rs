@@ -10,7 +10,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::{net::TcpListener, sync::oneshot};
 
 use super::{Failure, worker::Dealer};
-use crate::settings::{Endpoint, Listen};
+use crate::settings::{Endpoint, Prometheus, Settings};
 
 /// Connections that the kernel keeps until they are accepted: all Envoys of a large mesh, returning at once.
 const BACKLOG: i32 = 4096;
@@ -19,12 +19,14 @@ const BACKLOG: i32 = 4096;
 /// until one is given back.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(20);
 
-/// The three ports, open.
+/// The ports, open.
 #[derive(Debug)]
 pub(super) struct Listeners {
     pub(super) grpc: TcpListener,
     pub(super) http: TcpListener,
     pub(super) debug: TcpListener,
+    /// Where USE_PROMETHEUS asks for it.
+    pub(super) prometheus: Option<TcpListener>,
 }
 
 impl Listeners {
@@ -32,11 +34,15 @@ impl Listeners {
     ///
     /// # Errors
     /// The first that cannot be opened.
-    pub(super) fn bind(listen: &Listen) -> Result<Self, Failure> {
+    pub(super) fn bind(settings: &Settings) -> Result<Self, Failure> {
+        let (listen, prometheus) = (&settings.listen, &settings.stats.prometheus);
+        let open_prometheus =
+            |prometheus: &Prometheus| open("prometheus", "PROMETHEUS_ADDR", prometheus.listen);
         Ok(Self {
             grpc: open("grpc", "GRPC_PORT", listen.grpc)?,
             http: open("http", "PORT", listen.http)?,
             debug: open("debug", "DEBUG_PORT", listen.debug)?,
+            prometheus: prometheus.as_ref().map(open_prometheus).transpose()?,
         })
     }
 }

@@ -141,6 +141,7 @@ mod tests {
             headers,
             replaces: [].into(),
             metric: 0,
+            detail: None,
             metadata: None,
             by_route: false,
             per: [].into(),

@@ -29,6 +29,7 @@ pub enum Group {
     Store,
     Redis,
     Answers,
+    Metrics,
     Running,
 }
 
@@ -64,6 +65,7 @@ impl Group {
             Self::Store => "Store",
             Self::Redis => "Redis",
             Self::Answers => "Answers",
+            Self::Metrics => "Metrics",
             Self::Running => "Running",
         }
     }
@@ -123,7 +125,7 @@ const fn secret(
     Row { group, name, flag, value, kind: Kind::Secret, default: Initial::Unset, why }
 }
 
-use Group::{Answers, Ports, Redis, Rules, Running, Store, Xds};
+use Group::{Answers, Metrics, Ports, Redis, Rules, Running, Store, Xds};
 use Initial::{Derived, Text, Unset};
 
 #[rustfmt::skip]
@@ -247,6 +249,32 @@ const TABLE: &[Row] = &[
         "repeat what was asked, with the `metadata` of rules, in the answer, for Envoy's access log"),
     switch(Answers, "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "stop-cache-key-increment-when-overlimit", Text("false"),
         "in compat: a refused request leaves the limits alone that would have let it pass; else it always does"),
+
+    switch(Metrics, "USE_STATSD", "use-statsd",
+        Derived("true where a STATSD_ variable is set, and in compat; else false"),
+        "send metrics under the reference's names to statsd"),
+    text(Metrics, "STATSD_HOST", "statsd-host", "HOST", Text("localhost"), "where statsd is"),
+    text(Metrics, "STATSD_PORT", "statsd-port", "PORT", Text("8125"), "statsd's port"),
+    text(Metrics, "STATSD_PROTOCOL", "statsd-protocol", "tcp|udp", Text("tcp"),
+        "how to get there; tcp is the reference's default, and loses nothing"),
+    switch(Metrics, "USE_DOG_STATSD", "use-dog-statsd", Text("false"),
+        "send them as dogstatsd, over UDP, with its tags"),
+    text(Metrics, "EXTRA_TAGS", "extra-tags", "NAME:VALUE,...", Unset,
+        "tags of all metrics under the reference's names"),
+    text(Metrics, "STATS_FLUSH_INTERVAL", "stats-flush-interval", "DURATION", Text("10s"),
+        "how often statsd is told; what it did not take is kept for the next time"),
+    switch(Metrics, "DISABLE_STATS", "disable-stats", Text("false"),
+        "no metrics under the reference's names, whatever the other settings say"),
+    switch(Metrics, "USE_PROMETHEUS", "use-prometheus", Text("false"),
+        "metrics under the reference's names on a port of their own, beside ours on PORT"),
+    text(Metrics, "PROMETHEUS_ADDR", "prometheus-addr", "ADDRESS", Text(":9090"), "that port"),
+    text(Metrics, "PROMETHEUS_PATH", "prometheus-path", "PATH", Text("/metrics"), "their path there"),
+    switch(Metrics, "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "prometheus-response-time-as-milliseconds",
+        Text("false"), "durations in milliseconds instead of seconds"),
+    text(Metrics, "NEAR_LIMIT_RATIO", "near-limit-ratio", "RATIO", Text("0.8"),
+        "hits above this part of a limit count as near_limit"),
+    text(Metrics, "METRICS_SERIES_MAX", "metrics-series-max", "N", Text("10000"),
+        "the most rules, and the most names with clients' values, that are counted apart; more are `__overflow__`"),
 
     text(Running, "THREADS", "threads", "N|cores", Text("cores"),
         "how many threads answer, each with its own connections; one a core needs no hand-overs"),

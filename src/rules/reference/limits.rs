@@ -80,11 +80,14 @@ impl Form<'_, '_> {
             None => format!("{}/{}us", limit.algorithm().as_str(), limit.window_us()),
         };
         rule.metric = self.labels.get(self.domain, &format!("{}:{suffix}", path.name));
+        if let Some(detail) = &mut rule.detail {
+            detail.apart(&suffix);
+        }
     }
 
     /// The limit for what no rule matched.
     pub(super) fn default(&mut self, node: &Node) -> Option<Rule> {
-        let path = Path { name: "default".into(), keys: "default".into(), depth: 0 };
+        let path = Path { name: "default".into(), keys: "default".into(), depth: 0, levels: Vec::new() };
         self.limit(node, &path, Marks::default())
     }
 
@@ -113,6 +116,7 @@ impl Form<'_, '_> {
             headers: terms.headers.unwrap_or(true),
             replaces,
             metric: self.labels.get(self.domain, &path.name),
+            detail: path.detail(marks.detailed),
             metadata: None,
             by_route: false,
             per: Box::default(),

@@ -241,6 +241,7 @@ impl<'n> Form<'_, '_, 'n> {
             headers: spec.terms.headers.unwrap_or(true),
             replaces: Box::default(),
             metric: self.labels.get(self.domain, &label),
+            detail: None,
             metadata: None,
             by_route: matches!(what, What::Route(_)),
             per: spec.per.iter().flatten().map(|name| name.as_bytes().into()).collect(),
