@@ -7,6 +7,7 @@
 pub mod exposition;
 pub mod mapper;
 pub mod mogrifier;
+mod names;
 pub mod reference;
 pub mod statsd;
 mod times;

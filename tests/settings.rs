@@ -6,8 +6,8 @@ use std::{collections::BTreeSet, fmt::Debug, process::Command};
 
 use clap::{Args, FromArgMatches};
 use tollgate::settings::{
-    Backend, Headers, Numbers, RawSettings, Reset, RetryAfter, Settings, Source, ignored, table, table::Kind,
-    values,
+    Backend, Headers, Numbers, Prometheus, RawSettings, Reset, RetryAfter, Settings, Source, Statsd, ignored,
+    table, table::Kind, values,
 };
 
 /// What one row of the table does.
@@ -50,6 +50,21 @@ fn xds(settings: &Settings) -> String {
     }
 }
 
+fn statsd(settings: &Settings) -> String {
+    let Some(Statsd { host, port, protocol, dogstatsd, every }) = &settings.stats.statsd else {
+        return d(None::<()>);
+    };
+    let dogstatsd = if *dogstatsd { " dogstatsd" } else { "" };
+    format!("{protocol:?} {host}:{port} every {every:?}{dogstatsd}")
+}
+
+fn prometheus(settings: &Settings) -> String {
+    let Some(Prometheus { listen, path, milliseconds }) = &settings.stats.prometheus else {
+        return d(None::<()>);
+    };
+    format!("{listen}{path}{}", if *milliseconds { " ms" } else { "" })
+}
+
 fn part(text: &str, of: &str) -> String {
     let (_, rest) = text.split_once(of).unwrap_or_else(|| panic!("no {of} in {text}"));
     rest.split([',', '}']).next().unwrap().trim().to_owned()
@@ -79,6 +94,8 @@ fn beside(name: &str) -> RawSettings {
             raw.with("LIMIT_HEADERS", "draft-03")
         }
         "EXPIRATION_JITTER_MAX_SECONDS" => raw.with("KEY_FORMAT", "reference"),
+        "STATS_FLUSH_INTERVAL" | "DISABLE_STATS" => raw.with("USE_STATSD", "true"),
+        name if name.starts_with("PROMETHEUS_") => raw.with("USE_PROMETHEUS", "true"),
         "RUNTIME_SUBDIRECTORY" | "RUNTIME_APPDIRECTORY" => raw.with("RUNTIME_ROOT", "/r"),
         _ => raw,
     }
@@ -151,6 +168,20 @@ fn cases() -> Vec<Case> {
         case("QUOTA_MODE", "false", ("true", "true"), ("on", "`true` or `false`"), |s| d(s.answers.quota_mode)),
         case("RESPONSE_DYNAMIC_METADATA", "false", ("true", "true"), ("on", "`true` or `false`"), |s| d(s.answers.dynamic_metadata)),
         case("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "false", ("true", "true"), ("on", "`true` or `false`"), |s| d(s.answers.stop_counting)),
+        case("USE_STATSD", "None", ("true", "Tcp localhost:8125 every 10s"), ("on", "`true` or `false`"), statsd),
+        case("STATSD_HOST", "None", ("stats.example.org", "Tcp stats.example.org:8125 every 10s"), ("stats:8125", "without a port"), statsd),
+        case("STATSD_PORT", "None", ("9125", "Tcp localhost:9125 every 10s"), ("statsd", "0 to 65535"), statsd),
+        case("STATSD_PROTOCOL", "None", ("UDP", "Udp localhost:8125 every 10s"), ("quic", "`tcp` or `udp`"), statsd),
+        case("USE_DOG_STATSD", "None", ("true", "Udp localhost:8125 every 10s dogstatsd"), ("woof", "`true` or `false`"), statsd),
+        case("STATS_FLUSH_INTERVAL", "Tcp localhost:8125 every 10s", ("1s", "Tcp localhost:8125 every 1s"), ("0s", "longer than 0"), statsd),
+        case("DISABLE_STATS", "Tcp localhost:8125 every 10s", ("true", "None"), ("off", "`true` or `false`"), statsd),
+        case("EXTRA_TAGS", "[]", ("b:x.y,a:1,c:", r#"[("a", "1"), ("b", "x_y")]"#), ("env=prod", "`env:prod,zone:eu`"), |s| d(&s.stats.tags)),
+        case("USE_PROMETHEUS", "None", ("true", "0.0.0.0:9090/metrics"), ("on", "`true` or `false`"), prometheus),
+        case("PROMETHEUS_ADDR", "0.0.0.0:9090/metrics", ("[::1]:9", "[::1]:9/metrics"), ("9090", "`127.0.0.1:9090`"), prometheus),
+        case("PROMETHEUS_PATH", "0.0.0.0:9090/metrics", ("/stats", "0.0.0.0:9090/stats"), ("stats", "such as `/metrics`"), prometheus),
+        case("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "0.0.0.0:9090/metrics", ("true", "0.0.0.0:9090/metrics ms"), ("ms", "`true` or `false`"), prometheus),
+        case("NEAR_LIMIT_RATIO", "0.8", ("0.5", "0.5"), ("80", "from 0 to 1"), |s| d(s.stats.near_limit_ratio)),
+        case("METRICS_SERIES_MAX", "10000", ("1", "1"), ("0", "from 1"), |s| d(s.stats.series_max)),
         case("THREADS", "cores", ("3", "3"), ("1025", "`cores`"), |s| if s.threads == values::threads("cores").unwrap() { "cores".into() } else { d(s.threads) }),
         case("IN_FLIGHT_MAX", "16384", ("1", "1"), ("1e3", "from 1"), |s| d(s.in_flight_max)),
         case("SHUTDOWN_TIMEOUT", "10s", ("0", "0ns"), ("25h", "24h"), |s| d(s.shutdown_timeout)),
@@ -400,9 +431,9 @@ fn durations_and_booleans_are_those_of_go() {
 #[test]
 fn what_the_reference_knows_and_we_do_not_honour_is_told_by_name() {
     let set = [
-        ("NEAR_LIMIT_RATIO", "0.5"),
-        ("USE_STATSD", "false"),
-        ("USE_PROMETHEUS", "true"),
+        ("TRACING_SAMPLING_RATE", "0.5"),
+        ("TRACING_ENABLED", "false"),
+        ("PROMETHEUS_MAPPER_YAML", "map.yaml"),
         ("REDIS_PERSECOND_URL", "r:1"),
         ("MEMCACHE_HOST_PORT", ""),
         ("GRPC_SERVER_TLS_CERT", "cert.pem"),
@@ -411,9 +442,35 @@ fn what_the_reference_knows_and_we_do_not_honour_is_told_by_name() {
     ];
     assert_eq!(
         ignored(set),
-        ["GRPC_SERVER_TLS_CERT", "NEAR_LIMIT_RATIO", "REDIS_PERSECOND_URL", "USE_PROMETHEUS"]
+        ["GRPC_SERVER_TLS_CERT", "PROMETHEUS_MAPPER_YAML", "REDIS_PERSECOND_URL", "TRACING_SAMPLING_RATE"]
     );
     for row in table() {
         assert!(ignored([(row.name, "x")]).is_empty(), "{} has an effect", row.name);
     }
+}
+
+#[test]
+fn statsd_is_spoken_to_by_default_in_compat_only_and_in_one_dialect() {
+    let compiled = |given: &[(&str, &str)]| {
+        let raw = given.iter().fold(RawSettings::default(), |raw, (name, value)| raw.with(name, *value));
+        Settings::compile(&raw)
+    };
+    let compat = ("TOLLGATE_COMPAT", "reference");
+    for (given, wanted) in [
+        (&[][..], false),
+        (&[compat], true),
+        (&[compat, ("USE_STATSD", "false")], false),
+        (&[compat, ("USE_PROMETHEUS", "true")], false),
+        (&[compat, ("USE_DOG_STATSD", "true")], true),
+        (&[("STATSD_HOST", "h")], true),
+        (&[("STATSD_HOST", "h"), ("USE_STATSD", "false")], false),
+        (&[("USE_STATSD", "true"), ("USE_PROMETHEUS", "true")], true),
+    ] {
+        assert_eq!(compiled(given).unwrap().stats.statsd.is_some(), wanted, "{given:?}");
+    }
+    let both = compiled(&[("USE_STATSD", "true"), ("USE_DOG_STATSD", "true")]).unwrap_err();
+    assert!(
+        both.to_string().contains("USE_DOG_STATSD") && both.to_string().contains("USE_STATSD=true"),
+        "{both}"
+    );
 }

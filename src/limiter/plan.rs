@@ -3,8 +3,7 @@
 use std::num::NonZeroU64;
 
 use super::{
-    DESCRIPTORS_MAX, Descriptor, ENTRIES_MAX, Invalid, Loaded, Options, Override, Question,
-    naming::Naming,
+    DESCRIPTORS_MAX, Descriptor, ENTRIES_MAX, Invalid, Loaded, Options, Override, Question, naming::Naming,
 };
 use crate::{
     clock::Micros,

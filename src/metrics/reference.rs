@@ -25,22 +25,21 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, LazyLock, Mutex, PoisonError, RwLock,
+        Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
 
-use regex::Regex;
-
-use super::times::Times;
+pub use super::names::OVERFLOW;
+use super::{
+    names::{clean, overflow, put_entry, untagged},
+    times::Times,
+};
 use crate::limit::{Algorithm, Cost, Entry, Limit, OnRefusal, Verdict};
 
 /// The longest name that holds clients' values, in bytes: a few of them fit into a datagram.
 pub const NAME_MAX: usize = 512;
-
-/// Stands in a name for all that there is no room for.
-pub const OVERFLOW: &str = "__overflow__";
 
 const RULES: &str = "ratelimit.service.rate_limit";
 
@@ -292,45 +291,12 @@ impl Sample {
     }
 }
 
-/// `key_value`, or the key alone.
-pub(crate) fn put_entry(name: &mut Vec<u8>, entry: &Entry) {
-    name.extend_from_slice(&entry.key);
-    if !entry.value.is_empty() {
-        name.push(b'_');
-        name.extend_from_slice(&entry.value);
-    }
-}
-
 /// Hits that are counted: who only looks, or gives back, wants none.
 fn hits_of(cost: Cost) -> u64 {
     match cost {
         Cost::Spend(hits) => hits.get(),
         Cost::Look(_) | Cost::Refund(_) => 0,
     }
-}
-
-/// As [`clean`], and nothing in it looks like a tag, which begins with `.__`.
-fn untagged(name: &[u8]) -> String {
-    clean(name).replace(".__", "._-")
-}
-
-fn overflow(domain: Option<&[u8]>) -> String {
-    match domain {
-        Some(domain) => format!("{}.{OVERFLOW}", clean(domain)),
-        None => format!("\n{OVERFLOW}"),
-    }
-}
-
-/// A name that ends no line and no field: as in the reference `:` and `|` become `_`, and so do the dots of IPv4
-/// addresses; and besides control characters and what is no UTF-8.
-fn clean(name: &[u8]) -> String {
-    static IPV4: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}").expect("it is a regular expression")
-    });
-    let breaks = |c: char| matches!(c, ':' | '|' | char::REPLACEMENT_CHARACTER) || c.is_control();
-    let name = String::from_utf8_lossy(name).replace(breaks, "_");
-    let undotted = |found: &regex::Captures<'_>| found[0].replace('.', "_");
-    IPV4.replace_all(&name, undotted).into_owned()
 }
 
 #[cfg(test)]
@@ -343,25 +309,6 @@ mod tests {
         values.retain(|(name, _)| name.ends_with(end));
         values.sort();
         values
-    }
-
-    #[test]
-    fn no_value_ends_a_line_or_a_field_or_begins_a_tag() {
-        for (value, name) in [
-            ("a:1|c", "d.k_a_1_c"),
-            ("10.0.0.1:80", "d.k_10_0_0_1_80"),
-            ("v1.2.3", "d.k_v1.2.3"),
-            ("a\nb\r\0\u{7f}\u{85}", "d.k_a_b____"),
-            ("x.__host=me", "d.k_x._-host=me"),
-            ("grün", "d.k_grün"),
-        ] {
-            let reference = Reference::new(0.8, 10);
-            let entry = Entry { key: "k".into(), value: value.as_bytes().to_vec().into() };
-            let group = reference.of_override(b"d", std::slice::from_ref(&entry));
-            assert_eq!(&*group.name, format!("{RULES}.{name}"), "{value:?}");
-        }
-        let bytes = Entry { key: "k".into(), value: vec![0xff, b'a'].into() };
-        assert_eq!(&*Reference::new(0.8, 10).of_override(b"d", &[bytes]).name, format!("{RULES}.d.k__a"));
     }
 
     #[test]

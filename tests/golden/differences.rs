@@ -45,6 +45,17 @@ pub(crate) const BY_NO_CASE: &[(&str, &str)] = &[
     ),
     ("Health with bad rules", "both are right for the recorded case: it waits until health says anything"),
     ("The debug port", "all cases set DEBUG_HOST"),
+    ("Metrics to statsd", "cases are about answers; tests/settings.rs and tests/metrics hold it"),
+    ("Names of metrics with clients' values", "cases are about answers; tests/metrics holds it"),
+    (
+        "`over_limit` of a refused cost of several hits",
+        "cases are about answers; src/metrics/reference.rs says it",
+    ),
+    (
+        "`response_time` of more than 1,000 calls between two flushes",
+        "cases are about answers; src/metrics/statsd.rs tests it",
+    ),
+    ("EXTRA_TAGS with Prometheus", "cases are about answers; src/metrics/exposition.rs tests it"),
     ("Time for the store", "all cases set STORE_TIMEOUT, since a busy machine is no slow store"),
 ];
 

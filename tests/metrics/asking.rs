@@ -15,7 +15,7 @@ use tonic::transport::Channel;
 
 use crate::{
     hosts::{PAUSE, SOON, get, now},
-    support::tollgate::Served,
+    tollgate_process::Served,
 };
 
 /// The number of YEAR among Envoy's units.
@@ -66,6 +66,10 @@ impl Service {
     /// Whether there was an answer.
     pub(crate) async fn ask(&mut self, request: RateLimitRequest) -> bool {
         self.client.should_rate_limit(request).await.is_ok()
+    }
+
+    pub(crate) fn client(&self) -> RateLimitServiceClient<Channel> {
+        self.client.clone()
     }
 
     /// Ends it, so that it sends what is left.

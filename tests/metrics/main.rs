@@ -5,11 +5,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
-#[path = "../support/mod.rs"]
-mod support;
+#[path = "../support/tollgate.rs"]
+mod tollgate_process;
 
 mod asking;
 mod hosts;
 
 mod statsd;
 mod prometheus;
+mod memory;

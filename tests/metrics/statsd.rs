@@ -1,11 +1,10 @@
 //! Statsd and dogstatsd: the reference's lines, and a host that is not there.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::TcpListener};
 
 use crate::{
     asking::{Service, fixture, overriding},
     hosts::{self, now, sums},
-    support::redis::free_port,
 };
 
 const TAGS: (&str, &str) = ("EXTRA_TAGS", "zone:eu.1,env:prod");
@@ -65,7 +64,8 @@ async fn dogstatsd_has_them_with_its_own_tags() {
 
 #[tokio::test]
 async fn a_dead_host_delays_no_answer_and_is_told_everything_when_it_is_back() {
-    let port = free_port();
+    // Nobody listens there any more.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let text = port.to_string();
     let settings = [("STATSD_PORT", &*text), ("STATS_FLUSH_INTERVAL", "20ms")];
     let mut service = Service::as_the_reference(&settings).await;
@@ -84,7 +84,7 @@ async fn a_dead_host_delays_no_answer_and_is_told_everything_when_it_is_back() {
 #[tokio::test]
 async fn a_host_that_takes_nothing_more_holds_nobody_up() {
     // Connections are accepted by the kernel alone, and nobody reads.
-    let hung = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let hung = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = hung.local_addr().unwrap().port().to_string();
     let settings = [("STATSD_PORT", &*port), ("STATS_FLUSH_INTERVAL", "1ms")];
     let mut service = Service::as_the_reference(&settings).await;
