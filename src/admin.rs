@@ -45,6 +45,9 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 
 const JSON: &str = "application/json";
 
+/// What a body that is no request is answered with.
+const REQUEST: &str = r#"{"domain": "shop", "descriptors": [{"entries": [{"key": "demo", "value": "me"}]}]}"#;
+
 /// What is told over HTTP.
 #[derive(Debug)]
 pub struct Admin<C, S> {
@@ -136,6 +139,8 @@ async fn ready<C: Clock, S: Store>(State(admin): State<Arc<Shared<C, S>>>) -> Re
     }
     for shard in admin.limiter.store().health() {
         let state = shard.state.map_or_else(|why| why, |()| "OK".to_owned());
+        // An error names its shard itself.
+        let state = state.strip_prefix(&format!("the store {} ", shard.shard)).unwrap_or(&state);
         body.push_str(&format!("store {}: {state}\n", shard.shard));
     }
     (status, body).into_response()
@@ -169,7 +174,10 @@ async fn ask<C: Clock, S: Store>(State(admin): State<Arc<Shared<C, S>>>, request
     };
     let request = match json::request(&body) {
         Ok(request) => request,
-        Err(why) => return (StatusCode::BAD_REQUEST, format!("{why}\n")).into_response(),
+        Err(why) => {
+            let why = format!("the body is no request: {why}; one is {REQUEST}\n");
+            return (StatusCode::BAD_REQUEST, why).into_response();
+        }
     };
     match admin.service.answer(request, deadline).await {
         Ok(response) => {

@@ -65,10 +65,10 @@ fn targets(level: Level) -> Targets {
         Level::Trace => LevelFilter::TRACE,
     };
     let libraries = if level == Level::Trace { LevelFilter::DEBUG } else { own.min(LevelFilter::WARN) };
-    Targets::new()
-        .with_target("tollgate", own)
-        .with_target("fred", own.min(LevelFilter::WARN))
-        .with_default(libraries)
+    // What it warns of is a lost connection, which the store tells in words of its own.
+    let lost =
+        if matches!(level, Level::Debug | Level::Trace) { LevelFilter::WARN } else { LevelFilter::ERROR };
+    Targets::new().with_target("tollgate", own).with_target("fred", lost).with_default(libraries)
 }
 
 /// A panic ends one request; it is a defect of ours all the same, and belongs into the log with its place.
@@ -203,5 +203,7 @@ mod tests {
         assert!(!shown(Level::Error, "h2", tracing::Level::WARN));
         assert!(shown(Level::Trace, "h2", tracing::Level::DEBUG));
         assert!(!shown(Level::Trace, "fred::protocol", tracing::Level::INFO));
+        assert!(!shown(Level::Info, "fred::router", tracing::Level::WARN));
+        assert!(shown(Level::Info, "fred::router", tracing::Level::ERROR));
     }
 }

@@ -100,6 +100,17 @@ fn the_rules_that_it_shows_load_without_a_warning() {
 }
 
 #[test]
+fn a_mistake_is_told_as_it_shows() {
+    let shown = blocks("text").into_iter().find(|block| block.starts_with("error:")).unwrap();
+    let wrong =
+        read("rules/shop.yaml").replace("window: 10s, requests_per_unit", "window: 10s, request_per_unit");
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("shop.yaml"), wrong).unwrap();
+    let checked = run(["check", dir.path().to_str().unwrap()]);
+    assert!(checked.stderr.contains(&shown), "{}", checked.stderr);
+}
+
+#[test]
 fn the_samples_load_without_a_warning() {
     let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("rules");
     let checked = run(["check", "--strict", rules.to_str().unwrap()]);

@@ -97,8 +97,10 @@ fn limit(status: &DescriptorStatus) -> String {
     };
     let RateLimit { requests_per_unit, name, .. } = limit;
     let unit = unit(limit.unit());
+    // A limit of 0 is whole at each window's end, and grants nothing then.
+    let until = status.duration_until_reset.as_ref().filter(|_| *requests_per_unit > 0);
     let name = if name.is_empty() { String::new() } else { format!(" ({name})") };
-    let whole = match status.duration_until_reset.as_ref().map(span) {
+    let whole = match until.map(span) {
         Some(span) if !span.is_zero() => format!(", whole again in {}", human(span)),
         _ => String::new(),
     };

@@ -91,7 +91,7 @@ fn in_tiers(tiers: &tiered::Tiers, entries: &[Entry], tried: tiered::Tried<'_>) 
         }
         Tried::Tenant(index, known) => {
             let what = match known {
-                Some(profile) if profile.is_tenants() => "a tenant with limits of his own",
+                Some(profile) if profile.is_tenants() => "a tenant with limits of its own",
                 Some(_) => "a known tenant",
                 None => "nobody named this tenant: the default tier",
             };

@@ -113,7 +113,7 @@ pub(super) struct Tiers {
     rules: Vec<Rule>,
 }
 
-/// What a tier, or a tenant with limits of his own, is charged.
+/// What a tier, or a tenant with limits of its own, is charged.
 #[derive(Debug)]
 pub(super) struct Profile {
     /// The tier's name.

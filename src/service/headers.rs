@@ -73,7 +73,8 @@ fn ietf(described: &Described<'_>) -> [Header; 2] {
     }
     let mut state = sf_string(name);
     put(&mut state, "r", described.remaining);
-    if described.next_us > 0 {
+    // A limit of 0 has nothing to wait for.
+    if described.next_us > 0 && limit.requests() > 0 {
         put(&mut state, "t", seconds_up(described.next_us));
     }
     [("RateLimit-Policy".to_owned(), policy), ("RateLimit".to_owned(), state)]
@@ -242,6 +243,9 @@ mod tests {
         }
         let whole = Described { next_us: 0, reset_us: 0, remaining: 30, ..described(Some(&rule)) };
         assert_eq!(told(&passed(Some(whole)), &style)[1], "RateLimit: \"user\";r=30");
+        let nothing = limit(Algorithm::FixedWindow, 0, 1_000_000, None);
+        let blocked = Described { limit: nothing, remaining: 0, ..described(Some(&rule)) };
+        assert_eq!(told(&refused(Some(blocked), None), &style)[1], "RateLimit: \"user\";r=0");
         let debts = Described { remaining: u64::MAX, ..described(Some(&rule)) };
         assert_eq!(told(&passed(Some(debts)), &style)[1], "RateLimit: \"user\";r=999999999999999;t=2");
         // Never fits, or nothing is limited.

@@ -3,6 +3,7 @@
 use super::{
     super::{
         RULES_MAX, Rule, Written,
+        describe::period,
         fields::Fields,
         metadata,
         mistake::quote,
@@ -77,7 +78,7 @@ impl Form<'_, '_> {
         }
         let suffix = match &rule.name {
             Some(name) => name.to_string(),
-            None => format!("{}/{}us", limit.algorithm().as_str(), limit.window_us()),
+            None => format!("{}/{}", limit.algorithm().as_str(), period(limit.window_us())),
         };
         rule.metric = self.labels.get(self.domain, &format!("{}:{suffix}", path.name));
         if let Some(detail) = &mut rule.detail {

@@ -307,7 +307,7 @@ impl<'n> Form<'_, '_, 'n> {
         }
     }
 
-    /// Compiles a tenant with limits of his own: his tier, changed.
+    /// Compiles a tenant with limits of its own: its tier, changed.
     fn add_tenant(&mut self, named: Named<'n>, entry: &str, tier: usize, own: Limits<'n>) -> usize {
         let base = &self.tiers[tier];
         let (name, terms) = (base.named.name, own.main.terms.or(base.limits.main.terms));
