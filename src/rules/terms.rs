@@ -7,7 +7,7 @@ use super::{
     words::{list_of, nearest},
     yaml::Node,
 };
-use crate::limit::{Algorithm, Limit, LimitError, OnRefusal, Role, WINDOW_MAX_US};
+use crate::limit::{Algorithm, Limit, LimitError, OnRefusal, Role, WAIT_MAX_US, WINDOW_MAX_US};
 
 /// Algorithms that are there.
 pub(super) const ALGORITHMS: [(&str, Algorithm); 4] = [
@@ -123,6 +123,17 @@ pub(super) fn burst<'n>(reader: &mut Reader<'_>, fields: &Fields<'n>) -> Option<
 pub(super) fn limit(reader: &mut Reader<'_>, numbers: &Numbers<'_>) -> Option<Limit> {
     let burst = numbers.burst.map(|(burst, _)| burst);
     let error = match Limit::new(numbers.algorithm, numbers.requests, numbers.window_us, burst) {
+        Ok(limit) if forgets_its_debt(&limit) => {
+            let at = numbers.burst.map_or(numbers.window_at, |(_, node)| node);
+            let message =
+                "this burst takes more than 142 years to come back, which is all that gcra remembers";
+            reader.mistake(
+                at,
+                message,
+                "write a smaller one, or `algorithm: token_bucket`, which remembers tokens",
+            );
+            return None;
+        }
         Ok(limit) => return Some(limit),
         Err(error) => error,
     };
@@ -139,6 +150,13 @@ pub(super) fn limit(reader: &mut Reader<'_>, numbers: &Numbers<'_>) -> Option<Li
     };
     reader.mistake(at, error.to_string(), help);
     None
+}
+
+/// Whether the debt of a whole burst is more time than gcra keeps: it would silently grant less than it says.
+fn forgets_its_debt(limit: &Limit) -> bool {
+    let (tokens, us) = limit.reduced();
+    let whole_us = u128::from(limit.burst()) * u128::from(us) / u128::from(tokens.max(1));
+    limit.algorithm() == Algorithm::Gcra && limit.requests() > 0 && whole_us >= u128::from(WAIT_MAX_US)
 }
 
 /// The smallest unit that is not shorter than a window, for `current_limit`, which knows units only.
