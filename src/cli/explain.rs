@@ -201,7 +201,7 @@ fn show_steps(terminal: &mut Terminal, steps: &[Step]) {
         .collect();
     for (index, (step, [tried, result])) in steps.iter().zip(columns(&rows)).enumerate() {
         let label = if index == 0 { "tried" } else { "" };
-        let at = step.at.as_ref().map(|(file, line)| format!("  {file}:{line}")).unwrap_or_default();
+        let at = step.place().map(|place| format!("  {place}")).unwrap_or_default();
         let line = format!("  {label:6}{tried}  {result}{at}");
         let line = line.trim_end();
         terminal.line(if step.matched { line.to_owned() } else { terminal.paint().faint(line) });
@@ -283,7 +283,7 @@ fn way_json(way: &Way<'_>) -> Value {
         json!({
             "tried": step.tried,
             "matched": step.matched,
-            "at": step.at.as_ref().map(|(file, line)| format!("{file}:{line}")),
+            "at": step.place(),
         })
     });
     let charges = way.charges.iter().map(|planned| {

@@ -18,15 +18,19 @@ pub struct Step {
     pub at: Option<(Arc<str>, u32)>,
 }
 
+impl Step {
+    /// Where the rule stands that was tried: `api.yaml:34`, or `tenants.csv`, whose lines are not kept.
+    pub fn place(&self) -> Option<String> {
+        let (file, line) = self.at.as_ref()?;
+        Some(if *line == 0 { file.to_string() } else { format!("{file}:{line}") })
+    }
+}
+
 impl std::fmt::Display for Step {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(if self.matched { "+ " } else { "- " })?;
         f.write_str(&self.tried)?;
-        match &self.at {
-            Some((file, 0)) => write!(f, "  ({file})"),
-            Some((file, line)) => write!(f, "  ({file}:{line})"),
-            None => Ok(()),
-        }
+        self.place().map_or(Ok(()), |place| write!(f, "  ({place})"))
     }
 }
 

@@ -258,10 +258,19 @@ impl<'f> Reader<'f> {
                 return Vec::new();
             }
         };
-        pairs
-            .iter()
-            .filter_map(|(key, value)| self.text(key, "a name").map(|name| Named { name, key, value }))
-            .collect()
+        let mut names = Vec::with_capacity(pairs.len());
+        for (key, value) in pairs {
+            if self.is_null(key) || key.scalar().is_some_and(str::is_empty) {
+                self.mistake(
+                    key,
+                    format!("a name of `{of}` is left open"),
+                    "write a name, or quote the one that is meant",
+                );
+                continue;
+            }
+            names.extend(self.text(key, "a name").map(|name| Named { name, key, value }));
+        }
+        names
     }
 
     /// The items of a list; null is an empty one.

@@ -81,6 +81,11 @@ impl Terms {
         Self { mode, on_store_failure, headers }
     }
 
+    /// Whether any of them is said.
+    pub(super) fn says_anything(self) -> bool {
+        self.mode.is_some() || self.on_store_failure.is_some() || self.headers.is_some()
+    }
+
     /// What is not said here is as said there.
     pub(super) fn or(self, other: Self) -> Self {
         Self {

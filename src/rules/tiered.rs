@@ -20,8 +20,8 @@
 //! ```
 //!
 //! The most specific wins: tenant and route, the tier's route, the tenant's own rate, the tier's. What a route or a further
-//! limit does not say (`on_store_failure`, `mode`, `headers`) is as the tier says; what a tenant's limit does not say is
-//! as in the limit that it takes the place of, but a new `rate` has a new `burst`.
+//! limit does not say (`on_store_failure`, `mode`, `headers`) is as the tier says, or the tenant; what a tenant's limit does
+//! not say is as in the limit that it takes the place of, but a new `rate` has a new `burst`.
 
 use std::{collections::HashMap, ops::Range, sync::Arc};
 

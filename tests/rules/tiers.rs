@@ -158,6 +158,31 @@ fn modes_of_tiers() {
     assert_eq!(rule("t=b").limit.unwrap().requests(), 0);
 }
 
+/// A tenant is his tier with changes, so what he says of all his limits holds for those that he has from his tier.
+#[test]
+fn a_tenant_on_trial_is_on_trial_everywhere() {
+    let rules = rules_of(&[(
+        "a.yaml",
+        "{domain: d, tenant: t, route: r, default_tier: a, tiers: {a: {rate: 1/s, on_store_failure: allow,
+          routes: {x: {rate: 2/s}, y: {rate: 3/s, mode: enforce}}, daily: {rate: 4/d}}},
+          tenants: {new: {mode: shadow, routes: {z: {rate: 5/s}}}}}",
+    )]);
+    let domain = rules.domain(b"d").unwrap();
+    for (descriptor, roles) in [
+        ("t=new", [Role::Shadow, Role::Shadow]),
+        ("t=new,r=x", [Role::Shadow, Role::Shadow]),
+        ("t=new,r=y", [Role::Enforce, Role::Shadow]),
+        ("t=new,r=z", [Role::Shadow, Role::Shadow]),
+        ("t=old,r=x", [Role::Enforce, Role::Enforce]),
+    ] {
+        let entries = entries(descriptor);
+        let found: Vec<_> = domain.find(&entries).rules().collect();
+        assert_eq!(found.iter().map(|rule| rule.role).collect::<Vec<_>>(), roles, "{descriptor}");
+        assert!(found.iter().all(|rule| rule.on_store_failure == FailureMode::Allow), "{descriptor}");
+    }
+    assert_eq!(limits(&rules, "d", "t=new,r=x"), ["2/1s", "4/86400s"]);
+}
+
 #[test]
 fn tenants_are_counted_and_listed_by_their_own_rules_only() {
     let rules = api();

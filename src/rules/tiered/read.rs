@@ -319,19 +319,25 @@ impl<'n> Form<'_, '_, 'n> {
             };
             (named.name, spec.terms_or(terms))
         };
+        // What the tenant says of all his limits (`mode: shadow`) reaches those that he has from his tier, too.
+        let says = own.main.terms.says_anything();
+        let rest = |list: &[(Named<'n>, Spec<'n>)], own: &[(&str, Spec<'n>)]| -> Vec<(&'n str, Spec<'n>)> {
+            let is_own = |name: &str| own.iter().any(|(known, _)| *known == name);
+            let rest = list.iter().filter(|(named, _)| !is_own(named.name));
+            rest.map(|(named, spec)| (named.name, spec.clone().terms_or(terms))).collect()
+        };
         let has_main = !own.main.is_empty();
         let main = own.main.over(&base.limits.main);
-        let routes: Vec<_> =
+        let mut routes: Vec<_> =
             own.routes.into_iter().map(|(named, spec)| over(&base.limits.routes, &named, spec)).collect();
+        if says {
+            routes.extend(rest(&base.limits.routes, &routes));
+        }
         let mut further: Vec<_> =
             own.further.into_iter().map(|(named, spec)| over(&base.limits.further, &named, spec)).collect();
-        if !further.is_empty() {
-            // They stand side by side, so those of the tier come along.
-            let taken: Vec<&str> = further.iter().map(|(name, _)| *name).collect();
-            let rest = base.limits.further.iter().filter(|(named, _)| !taken.contains(&named.name));
-            further.extend(
-                rest.map(|(named, spec)| (named.name, spec.clone().terms_or(base.limits.main.terms))),
-            );
+        // They stand side by side, so where there is one of his own those of the tier come along.
+        if says || !further.is_empty() {
+            further.extend(rest(&base.limits.further, &further));
         }
         self.too_many(&further, named.key);
         let first = self.rules.len();
@@ -366,7 +372,9 @@ impl<'n> Form<'_, '_, 'n> {
     ) -> (Table, Option<Arc<str>>) {
         let node = fields.get("tenants_from").filter(|node| !self.reader.is_null(node));
         let name = node.and_then(|node| self.reader.text(node, "`tenants_from`"));
-        let (Some(node), Some(name)) = (node, name) else { return (table.build().0, None) };
+        // Where tiers could not be read, every line would be one mistake more.
+        let readable = !self.tiers.is_empty() && self.unreadable.is_empty();
+        let (Some(node), Some(name), true) = (node, name, readable) else { return (table.build().0, None) };
         let file: Arc<str> = beside(&self.reader.file, name).into();
         let text = match read(&file) {
             Ok(text) => text,

@@ -49,9 +49,7 @@ impl<'n> Spec<'n> {
 
     /// Whether nothing is said at all.
     pub(super) fn is_empty(&self) -> bool {
-        let Terms { mode, on_store_failure, headers } = self.terms;
-        let silent = mode.is_none() && on_store_failure.is_none() && headers.is_none();
-        silent
+        !self.terms.says_anything()
             && self.grant.is_none()
             && self.burst.is_none()
             && self.algorithm.is_none()
