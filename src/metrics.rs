@@ -35,6 +35,7 @@ pub struct Metrics {
     failures: Family<FailureLabels, Counter>,
     fallbacks: Family<FallbackLabels, Counter>,
     reloads: Family<ReloadLabels, Counter>,
+    management: Family<ManagementLabels, Gauge>,
     /// How each answer is counted.
     pub answered: Answered,
     /// The same under the reference's names, where they are asked for.
@@ -125,6 +126,11 @@ struct ReloadLabels {
     result: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ManagementLabels {
+    server: String,
+}
+
 impl Metrics {
     /// All at zero, without the reference's names.
     pub fn new() -> Arc<Self> {
@@ -158,6 +164,12 @@ impl Metrics {
             "Loads of the rule files; a refused one changes nothing",
             reloads.clone(),
         );
+        let management = Family::<ManagementLabels, Gauge>::default();
+        registry.register(
+            "management_server_connected",
+            "Whether the management server is there; without it the last good rules stay",
+            management.clone(),
+        );
         let store_seconds = Histogram::new(STORE_SECONDS);
         registry.register("store_seconds", "Time that the store took to answer", store_seconds.clone());
         let loaded = LoadedGauges::default();
@@ -187,6 +199,7 @@ impl Metrics {
             failures,
             fallbacks,
             reloads,
+            management,
             answered,
             reference,
             store_seconds,
@@ -231,6 +244,12 @@ impl Metrics {
     /// Counts an answer that a rule's `on_store_failure` gave.
     pub fn fell_back(&self, mode: &'static str) {
         self.fallbacks.get_or_create_owned(&FallbackLabels { mode }).inc();
+    }
+
+    /// Tells whether the management server at an address is there. Where rules are files, there is no such series.
+    pub fn management_server(&self, address: &str, there: bool) {
+        let labels = ManagementLabels { server: address.to_owned() };
+        self.management.get_or_create_owned(&labels).set(there.into());
     }
 
     /// Counts a load of the rule files.

@@ -34,6 +34,7 @@ use std::{
     convert::Infallible,
     error::Error,
     hash::{BuildHasher, Hasher, RandomState},
+    mem,
     time::Duration,
 };
 
@@ -81,15 +82,26 @@ pub enum Refused {
     Defect(task::JoinError),
 }
 
+/// What happens to rules.
+#[derive(Debug)]
+pub enum News {
+    /// The server is there: a stream has brought its first response.
+    Found,
+    /// The first rules, or others than before, or the same after a refusal.
+    Rules(Compiled),
+    /// What came is not in force.
+    Refused(Refused),
+    /// The server is away; told at the start, and after each [`News::Found`].
+    Lost,
+}
+
 /// Follows the rules of a management server, for ever: connects, and again whenever that ended.
-///
-/// `on_change` gets the first rules, each change of them, and each refusal. It is not called for rules that are in
-/// force already, nor when the server is away.
-pub async fn follow<F>(xds: &Xds, dialect: Dialect, on_change: F) -> Infallible
+pub async fn follow<F>(xds: &Xds, dialect: Dialect, on_news: F) -> Infallible
 where
-    F: FnMut(Result<Compiled, Refused>) + Send,
+    F: FnMut(News) + Send,
 {
-    let mut client = Client { xds, dialect, on_change, in_force: None, refused: false };
+    let mut client = Client { xds, dialect, on_news, in_force: None, refused: false, found: false };
+    (client.on_news)(News::Lost);
     let mut backoff = Backoff::new(xds.backoff);
     loop {
         let (first, why) = match connect::connect(xds).await {
@@ -101,6 +113,9 @@ where
             }
         };
         let wait = backoff.wait(first, RandomState::new().build_hasher().finish());
+        if mem::take(&mut client.found) {
+            (client.on_news)(News::Lost);
+        }
         let rules = if client.in_force.is_some() { "its last rules stay in force" } else { "no rules yet" };
         tracing::warn!("management server {}: {why}; {rules}; again in {wait:.1?}", xds.server);
         time::sleep(wait).await;
@@ -111,7 +126,9 @@ where
 struct Client<'x, F> {
     xds: &'x Xds,
     dialect: Dialect,
-    on_change: F,
+    on_news: F,
+    /// Whether the present stream has brought anything.
+    found: bool,
     /// The revision of the rules that were delivered last.
     in_force: Option<String>,
     /// Whether a refusal came after them.
@@ -120,7 +137,7 @@ struct Client<'x, F> {
 
 impl<F> Client<'_, F>
 where
-    F: FnMut(Result<Compiled, Refused>) + Send,
+    F: FnMut(News) + Send,
 {
     /// One stream, up to why it ended.
     async fn serve(&mut self, channel: Channel, backoff: &mut Backoff) -> String {
@@ -159,6 +176,9 @@ where
             if response.type_url != TYPE_URL {
                 tracing::warn!("the management server sent what was not asked for: {:?}", response.type_url);
                 continue;
+            }
+            if !mem::replace(&mut self.found, true) {
+                (self.on_news)(News::Found);
             }
             let (nonce, offered) = (response.nonce.clone(), response.version_info.clone());
             let refused = self.take(response).await.err();
@@ -201,14 +221,14 @@ where
                 // The same rules as before are a change after a refusal: it is mended.
                 if self.in_force != revision || self.refused {
                     (self.in_force, self.refused) = (revision, false);
-                    (self.on_change)(Ok(compiled));
+                    (self.on_news)(News::Rules(compiled));
                 }
                 Ok(())
             }
             Err(refused) => {
                 let reasons = shortened(refused.to_string());
                 self.refused = true;
-                (self.on_change)(Err(refused));
+                (self.on_news)(News::Refused(refused));
                 Err(reasons)
             }
         }

@@ -14,7 +14,7 @@ use crate::{
     rules::{
         Compiled, Dialect,
         watch::{self as rules_watch, Dir, First, Options, Watching},
-        xds,
+        xds::{self, News},
     },
     settings::{Settings, Source, Xds},
 };
@@ -92,7 +92,13 @@ impl Loader {
 
     /// Takes the rules of a management server, for ever.
     pub(super) async fn follow(self, xds: &Xds, dialect: Dialect) -> Infallible {
-        xds::follow(xds, dialect, |change| self.take(change)).await
+        let take = |news| match news {
+            News::Found => self.metrics.management_server(&xds.server, true),
+            News::Lost => self.metrics.management_server(&xds.server, false),
+            News::Rules(rules) => self.take::<Infallible>(Ok(rules)),
+            News::Refused(why) => self.take(Err(why)),
+        };
+        xds::follow(xds, dialect, take).await
     }
 
     fn turn(&self) -> MutexGuard<'_, ()> {

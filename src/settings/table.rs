@@ -182,8 +182,8 @@ const TABLE: &[Row] = &[
         "up to 1: the part of each wait that is left to chance; above 1: what waits grow by, instead of 2"),
     switch(Xds, "XDS_CLIENT_BACKOFF_JITTER", "xds-client-backoff-jitter", Text("true"),
         "leave a part of each wait to chance, so that clients do not return together"),
-    text(Xds, "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "xds-client-max-msg-size-in-bytes", "BYTES", Text("67108864"),
-        "the largest response that is read: 64 MiB, as the largest rule file (the reference: 4 MiB)"),
+    text(Xds, "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "xds-client-max-msg-size-in-bytes", "BYTES", Text("0"),
+        "the largest response that is read; 0 is 64 MiB, as the largest rule file (the reference: 4 MiB)"),
 
     text(Ports, "GRPC_HOST", "grpc-host", "IP", Text("0.0.0.0"), "where gRPC listens: Envoys come from other hosts"),
     text(Ports, "GRPC_PORT", "grpc-port", "PORT", Text("8081"), "gRPC; 0 is any free port, which the log names"),

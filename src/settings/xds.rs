@@ -1,12 +1,13 @@
 //! Where rules come from when they are not files: a management server, by the reference's variables.
 
-use std::{path::PathBuf, time::Duration};
+use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
 
 use super::{
     raw::{Reader, SettingsError},
     redis::Secret,
     values,
 };
+use crate::rules::FILE_MAX;
 
 /// The most that a wait may grow by from one to the next: beyond it a typing error is likelier.
 const FACTOR_MAX: f64 = 100.0;
@@ -84,7 +85,7 @@ fn xds(read: &Reader<'_>) -> Result<Xds, SettingsError> {
         connect_retry: read
             .one("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", values::positive_duration)?,
         backoff: backoff(read)?,
-        message_max: read.one("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", values::count)?.get(),
+        message_max: read.one("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", message_max)?,
     })
 }
 
@@ -113,6 +114,11 @@ fn backoff(read: &Reader<'_>) -> Result<XdsBackoff, SettingsError> {
     let growth = if factor > 1.0 { factor } else { GROWTH };
     let spread = if jitter { factor.min(1.0) } else { 0.0 };
     Ok(XdsBackoff { initial, longest, growth, spread })
+}
+
+/// The reference takes 0 for its library's default; ours is the size of the largest rule file.
+fn message_max(text: &str) -> Result<usize, values::Want> {
+    if text == "0" { Ok(FILE_MAX) } else { values::count(text).map(NonZeroUsize::get) }
 }
 
 /// Whether it is xDS.

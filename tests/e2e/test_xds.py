@@ -46,6 +46,13 @@ def limit_of(tollgate, domain="shop", **entries):
     return status.current_limit.requests_per_unit if status.HasField("current_limit") else None
 
 
+def connected(tollgate):
+    """What the metrics say about the management server."""
+    lines = [l for l in tollgate.http("/metrics").splitlines() if l.startswith("tollgate_management_server_connected{")]
+    assert len(lines) == 1 and 'server="127.0.0.1:' in lines[0]
+    return lines[0].rsplit(" ", 1)[1] == "1"
+
+
 def test_rules_are_accepted_changed_and_removed(folder, say):
     with XdsServer(folder) as server:
         # Served before anybody asks, as after a restart of the client.
@@ -115,14 +122,16 @@ def test_a_management_server_that_restarts_takes_no_rules_away(folder, say):
         server.serve(NODE, "1", resource("shop", rule("user", 3)))
         with follow(folder, server) as tollgate:
             port = server.address.rsplit(":", 1)[1]
+            assert connected(tollgate)
             server.stop()
             wait_until("the loss is told", lambda: "no connection" in tollgate.output())
+            assert not connected(tollgate)
             assert tollgate.health() == "SERVING" and limit_of(tollgate, user="ann") == 3
             # Its versions begin anew, with other rules.
             with XdsServer(folder, port=port) as again:
                 again.serve(NODE, "1", resource("shop", rule("user", 4)))
                 assert again.answer_to("1")["error"] == ""
-                assert again.requests()[0]["version"] == ""
+                assert again.requests()[0]["version"] == "" and connected(tollgate)
                 assert limit_of(tollgate, user="ann") == 4
             say("restart: 3 a year while it was away, 4 under the same version 1 afterwards")
 

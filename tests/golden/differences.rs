@@ -37,6 +37,9 @@ pub(crate) const ROWS: &[(&str, &[&str])] = &[
     ("The last rule file is taken away", &["health-waits-for-rules"]),
 ];
 
+/// Why no case shows what is about a management server.
+const MANAGED: &str = "rules of all cases are files; tests/xds and tests/e2e/test_xds.py show it";
+
 /// Rows that no case shows, and why.
 pub(crate) const BY_NO_CASE: &[(&str, &str)] = &[
     (
@@ -56,6 +59,10 @@ pub(crate) const BY_NO_CASE: &[(&str, &str)] = &[
         "cases are about answers; src/metrics/statsd.rs tests it",
     ),
     ("EXTRA_TAGS with Prometheus", "cases are about answers; src/metrics/exposition.rs tests it"),
+    ("A management server's response", MANAGED),
+    ("Waits for a management server", MANAGED),
+    ("A management server that restarted", MANAGED),
+    ("`CONFIG_GRPC_XDS_NODE_METADATA` with a pair that has no `=`", MANAGED),
     ("Time for the store", "all cases set STORE_TIMEOUT, since a busy machine is no slow store"),
 ];
 

@@ -7,7 +7,7 @@ use tollgate::{
     rules::{
         Dialect, RuleSet,
         xds::{
-            self,
+            self, News,
             wire::ratelimit::config::ratelimit::v3::{
                 RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit,
             },
@@ -30,8 +30,13 @@ impl Client {
         let xds = xds_settings(address, settings);
         let (told, changes) = mpsc::unbounded_channel();
         let running = tokio::spawn(async move {
-            let tell = |change: Result<tollgate::rules::Compiled, xds::Refused>| {
-                let _ = told.send(change.map(|new| new.rules).map_err(|refused| refused.to_string()));
+            let tell = |news| {
+                let change = match news {
+                    News::Rules(compiled) => Ok(compiled.rules),
+                    News::Refused(why) => Err(why.to_string()),
+                    News::Found | News::Lost => return,
+                };
+                let _ = told.send(change);
             };
             match xds::follow(&xds, Dialect::default(), tell).await {}
         });
