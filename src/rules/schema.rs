@@ -19,7 +19,7 @@ mod tests {
     };
 
     /// Mistakes that a schema cannot see.
-    const BEYOND_A_SCHEMA: [&str; 21] = [
+    const BEYOND_A_SCHEMA: [&str; 22] = [
         "alias-in-its-anchor",
         "buckets-without-names",
         "csv",
@@ -28,6 +28,7 @@ mod tests {
         "descriptor-twice",
         "descriptors-too-deep",
         "domain-twice",
+        "gcra-debt",
         "tier-anchor-that-does-not-override",
         "limits-of-one-window",
         "merge-of-a-text",
