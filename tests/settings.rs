@@ -429,6 +429,22 @@ fn durations_and_booleans_are_those_of_go() {
 }
 
 #[test]
+fn a_rediss_address_takes_its_authorities_and_certificates_without_redis_tls() {
+    let tls = |url: &str| {
+        let raw = RawSettings::default()
+            .with("REDIS_URL", url)
+            .with("REDIS_TLS_CACERT", "ca.pem")
+            .with("REDIS_TLS_CLIENT_CERT", "c.pem")
+            .with("REDIS_TLS_CLIENT_KEY", "k.pem")
+            .with("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "true");
+        let seen = redis(&Settings::compile(&raw).unwrap());
+        ["ca.pem", "c.pem", "k.pem", "skip_hostname: true"].iter().all(|part| seen.contains(part))
+    };
+    assert!(tls("rediss://h:1") && tls("REDISS://h:1"));
+    assert!(!tls("redis://h:1"));
+}
+
+#[test]
 fn what_the_reference_knows_and_we_do_not_honour_is_told_by_name() {
     let set = [
         ("TRACING_SAMPLING_RATE", "0.5"),

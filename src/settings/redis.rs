@@ -16,7 +16,7 @@ pub struct Redis {
     pub auth: Option<Secret>,
     /// What the address is; `None` where it shows itself.
     pub socket: Option<Socket>,
-    /// `None` is plain text (unless the address says `rediss://`).
+    /// `None` is plain text.
     pub tls: Option<RedisTls>,
     /// How long connecting may take.
     pub connect_timeout: Duration,
@@ -79,7 +79,9 @@ pub(super) fn redis(read: &Reader<'_>) -> Result<Option<Redis>, SettingsError> {
 }
 
 fn tls(read: &Reader<'_>) -> Result<Option<RedisTls>, SettingsError> {
-    let on = read.one("REDIS_TLS", values::boolean)?;
+    // What belongs to TLS belongs to it whichever way it was asked for.
+    let rediss = read.given("REDIS_URL").is_some_and(is_rediss);
+    let on = read.one("REDIS_TLS", values::boolean)? || rediss;
     let skip_hostname = read.one("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", values::boolean)?;
     let ca = read.given("REDIS_TLS_CACERT").map(PathBuf::from);
     let client = match (read.given("REDIS_TLS_CLIENT_CERT"), read.given("REDIS_TLS_CLIENT_KEY")) {
@@ -89,6 +91,11 @@ fn tls(read: &Reader<'_>) -> Result<Option<RedisTls>, SettingsError> {
         (None, Some(_)) => return Err(read.missing("REDIS_TLS_CLIENT_CERT", "a key needs its certificate")),
     };
     Ok(on.then_some(RedisTls { ca, client, skip_hostname }))
+}
+
+/// A URL's scheme is read in any case (RFC 3986, 3.1).
+fn is_rediss(url: &str) -> bool {
+    url.split_once("://").is_some_and(|(scheme, _)| scheme.eq_ignore_ascii_case("rediss"))
 }
 
 fn redis_type(text: &str) -> Result<(), values::Want> {

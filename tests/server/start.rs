@@ -71,6 +71,20 @@ fn a_rule_directory_that_is_not_there_ends_with_64() {
 }
 
 #[test]
+fn an_authority_for_a_rediss_address_that_is_not_there_ends_with_64() {
+    let rules = tempfile::tempdir().unwrap();
+    let dir = rules.path().to_str().unwrap();
+    let redis = ["--redis-url", "rediss://127.0.0.1:1", "--redis-tls-cacert", "/no/such/ca.pem"];
+    let ended = tollgate::run(["serve", "--grpc-port", "0", "--rules", dir].into_iter().chain(redis));
+    assert_eq!(ended.code, Some(64), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("REDIS_TLS_CACERT") && ended.stderr.contains("/no/such/ca.pem"),
+        "{}",
+        ended.stderr
+    );
+}
+
+#[test]
 fn a_port_in_use_ends_with_1_and_says_which_setting_moves_it() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
