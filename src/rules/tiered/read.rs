@@ -139,8 +139,18 @@ impl<'n> Form<'_, '_, 'n> {
         let mut further: Vec<(Named<'n>, Spec<'n>)> = Vec::new();
         for other in &fields.others {
             if !is_limit(other.value) {
-                self.reader.unknown(other.key, other.name, grammar);
+                let meant = matches!(other.value.kind, Kind::Mapping(_));
+                if meant && nearest(other.name, grammar.known).is_none() {
+                    let message = format!("the further limit `{}` names no `rate`", quote(other.name));
+                    self.reader.mistake(other.key, message, "write `rate: 1000/d`, or take it out");
+                } else {
+                    self.reader.unknown(other.key, other.name, grammar);
+                }
                 continue;
+            }
+            if other.name.is_empty() {
+                let help = "write a name such as `daily`: it stands in keys and metrics";
+                self.reader.mistake(other.key, "a further limit has a name", help);
             }
             if let Some((first, _)) = further.iter().find(|(known, _)| known.name == other.name) {
                 let (file, line) = (self.reader.file.clone(), first.key.line);
