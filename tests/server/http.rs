@@ -2,6 +2,11 @@
 
 use tollgate::service::MESSAGE_MAX_BYTES;
 
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::TcpStream,
+};
+
 use crate::client::{Service, http};
 
 #[tokio::test]
@@ -54,6 +59,24 @@ async fn probes_metrics_and_what_there_is() {
     assert_eq!(status, 200);
     assert!(metrics.contains("tollgate_answers_total{answer=\"ok\"} 1\n"), "{metrics}");
     assert!(metrics.ends_with("# EOF\n"));
+}
+
+#[tokio::test]
+async fn who_connects_and_says_nothing_keeps_no_probe_waiting() {
+    let service = Service::ready(&[]).await;
+    let mut silent = Vec::new();
+    for _ in 0..560 {
+        let mut connection = TcpStream::connect(&service.http).unwrap();
+        connection.write_all(b"GET /healthcheck HTTP/1.1\r\nX").unwrap();
+        connection.set_nonblocking(true).unwrap();
+        silent.push(connection);
+    }
+    assert_eq!(service.get("/healthcheck"), (200, "OK".to_owned()));
+    // The oldest had to leave; most have not even run out of time.
+    let is_open = |connection: &mut TcpStream| {
+        connection.read(&mut [0; 8]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    };
+    assert!(is_open(&mut silent[300]) && is_open(&mut silent[559]));
 }
 
 #[tokio::test]
