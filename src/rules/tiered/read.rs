@@ -139,8 +139,8 @@ impl<'n> Form<'_, '_, 'n> {
         let mut further: Vec<(Named<'n>, Spec<'n>)> = Vec::new();
         for other in &fields.others {
             if !is_limit(other.value) {
-                let meant = matches!(other.value.kind, Kind::Mapping(_));
-                if meant && nearest(other.name, grammar.known).is_none() {
+                let is_map = matches!(other.value.kind, Kind::Mapping(_));
+                if is_map && nearest(other.name, grammar.known).is_none() {
                     let message = format!("the further limit `{}` names no `rate`", quote(other.name));
                     self.reader.mistake(other.key, message, "write `rate: 1000/d`, or take it out");
                 } else {
@@ -148,18 +148,14 @@ impl<'n> Form<'_, '_, 'n> {
                 }
                 continue;
             }
-            if other.name.is_empty() {
-                let help = "write a name such as `daily`: it stands in keys and metrics";
-                self.reader.mistake(other.key, "a further limit has a name", help);
-            }
             if let Some((first, _)) = further.iter().find(|(known, _)| known.name == other.name) {
                 let (file, line) = (self.reader.file.clone(), first.key.line);
                 let message = format!("`{}` stands twice in one map", quote(other.name));
                 self.reader.twice(other.key, message, (&file, line), "keep one of them, or rename one");
             }
-            if other.name.len() > FURTHER_NAME_MAX {
-                let message = format!("a limit's name is at most {FURTHER_NAME_MAX} bytes long");
-                self.reader.mistake(other.key, message, "write a shorter one: it stands in keys");
+            if !(1..=FURTHER_NAME_MAX).contains(&other.name.len()) {
+                let message = format!("the name of a further limit is 1 to {FURTHER_NAME_MAX} bytes long");
+                self.reader.mistake(other.key, message, "write one such as `daily`: it stands in keys");
             }
             let Some(fields) = self.reader.fields(other.value, &LIMIT) else { continue };
             further.push((*other, Spec::read(self.reader, &fields, other.key)));
