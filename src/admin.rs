@@ -8,6 +8,7 @@
 //! | | `/json` | the RPC in protobuf's JSON, see `admin::json`: 200 OK, 429 over the limit, 400 bad body, 503 no answer |
 //! | `DEBUG_PORT` | `/rlconfig` | one line for each limit in force, as in the reference |
 //! | | `/rules` | the same as JSON, with revision and version |
+//! | | `/stats` | `name: value` lines, as in the reference, for people without a scraper: what `/metrics` has |
 //! | | `/` | what there is |
 //!
 //! With USE_PROMETHEUS one more port has metrics under the reference's names, and nothing else.
@@ -47,6 +48,13 @@ const JSON: &str = "application/json";
 
 /// What a body that is no request is answered with.
 const REQUEST: &str = r#"{"domain": "shop", "descriptors": [{"entries": [{"key": "demo", "value": "me"}]}]}"#;
+
+/// What the debug port has, as the reference lists it: sorted, a line for each path.
+const DEBUG_PATHS: &str = "\
+/rlconfig: the limits in force, one a line
+/rules: the same as JSON, with revision and version
+/stats: all counters
+";
 
 /// What is told over HTTP.
 #[derive(Debug)]
@@ -97,7 +105,8 @@ impl<C: Clock, S: Store> Admin<C, S> {
         Router::new()
             .route("/rlconfig", get(rlconfig::<C, S>))
             .route("/rules", get(rules::<C, S>))
-            .route("/", get(async || "/rlconfig\n/rules\n"))
+            .route("/stats", get(stats::<C, S>))
+            .route("/", get(async || DEBUG_PATHS))
             .layer(middleware::from_fn(in_time))
             .with_state(Arc::clone(&self.shared))
     }
@@ -162,6 +171,14 @@ async fn metrics<C: Clock, S: Store>(State(admin): State<Arc<Shared<C, S>>>) -> 
     ([(header::CONTENT_TYPE, OPEN_METRICS)], admin.metrics.text()).into_response()
 }
 
+async fn stats<C: Clock, S: Store>(State(admin): State<Arc<Shared<C, S>>>) -> String {
+    admin.metrics.in_flight.set(i64::try_from(admin.in_flight.count()).unwrap_or(i64::MAX));
+    let text = admin.metrics.text();
+    // A label's value may hold spaces, the number behind it none.
+    let samples = text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.rsplit_once(' '));
+    samples.map(|(name, value)| format!("{name}: {value}\n")).collect()
+}
+
 async fn ask<C: Clock, S: Store>(State(admin): State<Arc<Shared<C, S>>>, request: Request) -> Response {
     let deadline = Deadline::of(request.headers(), admin.clock.instant());
     let Some(_place) = admin.in_flight.enter(deadline.left(admin.clock.instant())).await else {
@@ -188,6 +205,8 @@ async fn ask<C: Clock, S: Store>(State(admin): State<Arc<Shared<C, S>>>, request
         Err(error) => {
             let status = match error {
                 AskError::Invalid(_) => StatusCode::BAD_REQUEST,
+                // The reference has one status for all that is no answer.
+                _ if admin.limiter.options().compat => StatusCode::BAD_REQUEST,
                 AskError::NoRules | AskError::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
             };
             (status, format!("{error}\n")).into_response()

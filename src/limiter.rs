@@ -206,6 +206,11 @@ impl<C: Clock, S: Store> Limiter<C, S> {
         self.loaded.load_full()
     }
 
+    /// What settings say about answers.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
     /// Where budgets are kept.
     pub fn store(&self) -> &S {
         &self.store

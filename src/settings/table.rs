@@ -191,7 +191,7 @@ const TABLE: &[Row] = &[
     text(Ports, "PORT", "port", "PORT", Text("8080"), "HTTP: /healthcheck, /ready, /metrics, /json"),
     text(Ports, "DEBUG_HOST", "debug-host", "IP", Derived("127.0.0.1; 0.0.0.0 in compat"),
         "where the debug port listens; only this host, since it shows the rules (the reference: all)"),
-    text(Ports, "DEBUG_PORT", "debug-port", "PORT", Text("6070"), "HTTP: /rlconfig, /rules"),
+    text(Ports, "DEBUG_PORT", "debug-port", "PORT", Text("6070"), "HTTP: /rlconfig, /rules, /stats"),
 
     text(Store, "BACKEND_TYPE", "backend-type", "memory|redis", Derived("redis when REDIS_URL is set, else memory"),
         "where budgets are kept; several Tollgates share them only through Redis"),

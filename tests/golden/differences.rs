@@ -47,6 +47,7 @@ pub(crate) const BY_NO_CASE: &[(&str, &str)] = &[
         "all cases run with LIMIT_HEADERS=none, since each answer would differ",
     ),
     ("Health with bad rules", "both are right for the recorded case: it waits until health says anything"),
+    ("`/json` when there is no answer", "no case asks there without rules; tests/server does"),
     ("The debug port", "all cases set DEBUG_HOST"),
     ("Metrics to statsd", "cases are about answers; tests/settings.rs and tests/metrics hold it"),
     ("Names of metrics with clients' values", "cases are about answers; tests/metrics holds it"),

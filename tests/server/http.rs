@@ -46,6 +46,17 @@ async fn json_says_200_429_and_400_and_shares_its_counters_with_grpc() {
 }
 
 #[tokio::test]
+async fn json_without_an_answer_is_503_and_in_compat_400() {
+    for (settings, status) in [(&[][..], 503), (&[("TOLLGATE_COMPAT", "reference")][..], 400)] {
+        let mut service = Service::start(&[("rules.yaml", "domain: [")], settings);
+        service.served.line("there are no rules yet");
+        let ann = r#"{"domain": "test", "descriptors": [{"entries": [{"key": "user", "value": "ann"}]}]}"#;
+        assert_eq!(service.post_json(ann).0, status);
+        assert_eq!(service.post_json("{").0, 400);
+    }
+}
+
+#[tokio::test]
 async fn probes_metrics_and_what_there_is() {
     let service = Service::ready(&[]).await;
     assert_eq!(service.get("/healthcheck"), (200, "OK".to_owned()));
@@ -91,5 +102,15 @@ async fn the_debug_port_shows_the_rules_in_force() {
     let rules: serde_json::Value = serde_json::from_str(&rules).unwrap();
     assert_eq!(status, 200);
     assert!(rules["revision"].as_str().is_some_and(|revision| !revision.is_empty()), "{rules}");
-    assert_eq!(http(&service.debug, "GET / HTTP/1.1\r\n", "").1, "/rlconfig\n/rules\n");
+    let list = http(&service.debug, "GET / HTTP/1.1\r\n", "").1;
+    let paths: Vec<&str> = list.lines().map(|line| line.split_once(": ").unwrap().0).collect();
+    assert_eq!(paths, ["/rlconfig", "/rules", "/stats"]);
+    for path in paths {
+        assert_eq!(http(&service.debug, &format!("GET {path} HTTP/1.1\r\n"), "").0, 200, "{path}");
+    }
+
+    service.ask("user", "ann").await.unwrap();
+    let (_, stats) = http(&service.debug, "GET /stats HTTP/1.1\r\n", "");
+    assert!(stats.contains("tollgate_answers_total{answer=\"ok\"}: 1\n"), "{stats}");
+    assert!(stats.lines().all(|line| line.rsplit_once(": ").is_some_and(|(_, n)| n.parse::<f64>().is_ok())));
 }
