@@ -47,6 +47,9 @@ use raw::Reader;
 /// commands collides with.
 pub const EXIT_USAGE: u8 = 64;
 
+/// How long a call of the store may take. Envoy itself gives up after 20 ms.
+const STORE_TIMEOUT: Duration = Duration::from_millis(5);
+
 /// Where the reference looks for rules when only `RUNTIME_SUBDIRECTORY` is set: its own default of `RUNTIME_ROOT`.
 const REFERENCE_ROOT: &str = "/srv/runtime_data/current";
 
@@ -255,7 +258,7 @@ impl Settings {
             backend: backend(&read)?,
             keys: keys(&read)?,
             store: Store {
-                timeout: read.one("STORE_TIMEOUT", values::positive_duration)?,
+                timeout: store_timeout(&read, compat)?,
                 on_failure: read.one("ON_STORE_FAILURE", values::failure_mode)?,
                 fleet_size: read.one("FLEET_SIZE", values::count32)?,
             },
@@ -277,6 +280,13 @@ impl Settings {
             shutdown_timeout: read.one("SHUTDOWN_TIMEOUT", values::duration)?,
         })
     }
+}
+
+/// In compat a call has as long as the reference gives it.
+fn store_timeout(read: &Reader<'_>, compat: bool) -> Result<Duration, SettingsError> {
+    let reference = read.one("REDIS_TIMEOUT", values::positive_duration)?;
+    let ours = read.opt("STORE_TIMEOUT", values::positive_duration)?;
+    Ok(ours.unwrap_or(if compat { reference } else { STORE_TIMEOUT }))
 }
 
 /// The reference keeps rules in ROOT/SUBDIRECTORY/APPDIRECTORY. Who sets none of the first two gets `rules/`.

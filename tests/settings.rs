@@ -490,3 +490,17 @@ fn statsd_is_spoken_to_by_default_in_compat_only_and_in_one_dialect() {
         "{both}"
     );
 }
+
+#[test]
+fn compat_brings_back_the_references_time_for_its_store_and_its_debug_port() {
+    let compat = RawSettings::default().with("TOLLGATE_COMPAT", "reference");
+    let of = |raw: &RawSettings| {
+        let settings = Settings::compile(raw).unwrap();
+        (settings.store.timeout.as_millis(), settings.listen.debug.to_string())
+    };
+    assert_eq!(of(&RawSettings::default()), (5, "127.0.0.1:6070".to_owned()));
+    assert_eq!(of(&compat), (10_000, "0.0.0.0:6070".to_owned()));
+    let given = compat.with("REDIS_TIMEOUT", "3s").with("DEBUG_HOST", "::1");
+    assert_eq!(of(&given), (3_000, "[::1]:6070".to_owned()));
+    assert_eq!(of(&given.with("STORE_TIMEOUT", "7ms")).0, 7);
+}
