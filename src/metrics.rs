@@ -72,6 +72,8 @@ pub struct LoadedGauges {
     pub limits: Gauge,
     /// Tenants in force.
     pub tenants: Gauge<i64>,
+    /// 1 while the last change is not in force, since it has mistakes.
+    pub outdated: Gauge,
 }
 
 /// The counters of one rule.
@@ -131,6 +133,21 @@ struct ManagementLabels {
     server: String,
 }
 
+impl LoadedGauges {
+    fn registered(registry: &mut Registry) -> Self {
+        let loaded = Self::default();
+        registry.register("domains", "Domains in force", loaded.domains.clone());
+        registry.register("limits", "Limits in force", loaded.limits.clone());
+        registry.register("tenants", "Tenants in force", loaded.tenants.clone());
+        registry.register(
+            "rules_outdated",
+            "1 while the last change of the rules has mistakes and those before it are in force",
+            loaded.outdated.clone(),
+        );
+        loaded
+    }
+}
+
 impl Metrics {
     /// All at zero, without the reference's names.
     pub fn new() -> Arc<Self> {
@@ -172,10 +189,7 @@ impl Metrics {
         );
         let store_seconds = Histogram::new(STORE_SECONDS);
         registry.register("store_seconds", "Time that the store took to answer", store_seconds.clone());
-        let loaded = LoadedGauges::default();
-        registry.register("domains", "Domains in force", loaded.domains.clone());
-        registry.register("limits", "Limits in force", loaded.limits.clone());
-        registry.register("tenants", "Tenants in force", loaded.tenants.clone());
+        let loaded = LoadedGauges::registered(&mut registry);
         let in_flight = Gauge::default();
         registry.register("in_flight", "Requests that are worked on, see IN_FLIGHT_MAX", in_flight.clone());
         let log_lines_dropped = Counter::default();
@@ -254,6 +268,7 @@ impl Metrics {
 
     /// Counts a load of the rule files.
     pub fn reloaded(&self, accepted: bool) {
+        self.loaded.outdated.set(i64::from(!accepted));
         let result = if accepted { "accepted" } else { "refused" };
         self.reloads.get_or_create_owned(&ReloadLabels { result }).inc();
         if let Some(reference) = &self.reference {

@@ -3,6 +3,8 @@
 //! Of several rules in a request the strictest mode wins: deny, then error, then local, then allow. Nothing is tried
 //! again, since a spend that timed out may have happened.
 //!
+//! A limit of 0 blocks without a store as well: there is nothing to ask.
+//!
 //! What never refuses does not begin to when the store is lost: a limit on trial counts as `allow` here (but for the
 //! reference, which knows no answer without its store), and `deny` lets a refund pass, though nothing is given back.
 
@@ -30,6 +32,10 @@ impl<C: Clock, S: Store> Limiter<C, S> {
     ) -> Result<Answer<'r>, AskError> {
         self.metrics.store_failed(error.kind());
         tracing::debug!(%error, "the store gave no answer");
+        if plan.charges.iter().any(blocks) && !self.options.compat {
+            self.metrics.fell_back("deny");
+            return Ok(plan.answer_unasked(blocks, None));
+        }
         match plan.failure_mode(self.options.compat).unwrap_or(self.options.on_store_failure) {
             FailureMode::Error => {
                 self.metrics.fell_back("error");
@@ -37,11 +43,11 @@ impl<C: Clock, S: Store> Limiter<C, S> {
             }
             FailureMode::Deny => {
                 self.metrics.fell_back("deny");
-                Ok(plan.answer_unasked(Some(DENIED_RETRY_US)))
+                Ok(plan.answer_unasked(is_refusable, Some(DENIED_RETRY_US)))
             }
             FailureMode::Allow => {
                 self.metrics.fell_back("allow");
-                Ok(plan.answer_unasked(None))
+                Ok(plan.answer_unasked(|_| false, None))
             }
             FailureMode::Local => {
                 self.metrics.fell_back("local");
@@ -67,18 +73,27 @@ impl<'r> Plan<'r> {
     }
 
     /// An answer that no store stands behind: nothing is known of what is left, so nothing is said of it but the limit.
-    fn answer_unasked(&self, refused_for_us: Option<u64>) -> Answer<'r> {
+    fn answer_unasked(&self, refuses: impl Fn(&Charge) -> bool, retry_us: Option<u64>) -> Answer<'r> {
         let mut unasked = self.answer_without_charges();
         for (charge, charged) in self.charges.iter().zip(&self.charged) {
-            let refusable = charge.role != Role::Shadow && !matches!(charge.cost, Cost::Refund(_));
             let status = &mut unasked.statuses[charged.descriptor];
-            let over = status.over || (refusable && refused_for_us.is_some());
+            let over = status.over || refuses(charge);
             unasked.refused |= over;
             *status = Status { over, limit: Some(answer::shown(charged)), remaining: 0, reset_us: None };
         }
-        unasked.retry_us = refused_for_us.filter(|_| unasked.refused);
+        unasked.retry_us = retry_us.filter(|_| unasked.refused);
         unasked
     }
+}
+
+/// Whether `deny` may refuse it.
+fn is_refusable(charge: &Charge) -> bool {
+    charge.role != Role::Shadow && !matches!(charge.cost, Cost::Refund(_))
+}
+
+/// Whether it refuses its request whatever a store would say.
+fn blocks(charge: &Charge) -> bool {
+    charge.limit.requests() == 0 && charge.role == Role::Enforce && is_refusable(charge)
 }
 
 /// This process's part of a limit: at least 1 where the limit grants anything at all.

@@ -7,7 +7,13 @@
 //! not become. `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true` makes it follow the store, as in the reference. An ending
 //! process is NOT_SERVING.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use tokio::sync::{Notify, watch};
 use tonic_health::{ServingStatus, server::HealthReporter};
@@ -83,6 +89,8 @@ pub(super) struct Health {
     reporter: HealthReporter,
     serving: Arc<watch::Sender<bool>>,
     changed: Arc<Notify>,
+    /// It was told that the store is what is waited for.
+    told_waiting: Arc<AtomicBool>,
 }
 
 impl Health {
@@ -90,7 +98,8 @@ impl Health {
     pub(super) async fn new(follows: Follows, needs: Needs) -> Self {
         let reporter = HealthReporter::new();
         let serving = Arc::new(watch::Sender::new(false));
-        let health = Self { follows, needs, reporter, serving, changed: Arc::default() };
+        let health =
+            Self { follows, needs, reporter, serving, changed: Arc::default(), told_waiting: Arc::default() };
         health.report(false).await;
         health
     }
@@ -128,11 +137,17 @@ impl Health {
         let before = *self.serving.borrow();
         let loaded = limiter.loaded();
         let rules = self.needs.are_met(loaded.as_ref().map(|loaded| &*loaded.rules), refused);
-        let store = limiter.store().health().iter().all(|shard| shard.state.is_ok());
+        let lost = limiter.store().health().into_iter().find_map(|shard| shard.state.err());
+        let store = lost.is_none();
         let now = serving(before, rules, store, self.follows);
         if now != before {
             self.report(now).await;
             tracing::info!("health: {}", if now { "SERVING" } else { "NOT_SERVING" });
+        }
+        // Else the log would fall silent after the rules, and nobody know what the start waits for.
+        if let Some(why) = lost.filter(|_| !now && rules && !self.told_waiting.swap(true, Ordering::Relaxed))
+        {
+            tracing::warn!("health: NOT_SERVING until the store was reached: {why}");
         }
     }
 

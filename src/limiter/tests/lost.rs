@@ -72,3 +72,22 @@ descriptors:
     let back = Descriptor { hits: Some(1), refund: true, ..descriptor("k=x") };
     assert_eq!(it.ask(&question("d", &[back, descriptor("k=y")])), "OVER ok:0 over:0");
 }
+
+#[test]
+fn a_blocked_caller_stays_blocked_without_a_store() {
+    let rules = "
+domain: d
+descriptors:
+- {key: blocked, rate_limit: {unit: hour, requests_per_unit: 0, on_store_failure: allow}}
+- {key: trial, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 0, on_store_failure: allow}}
+- {key: local, rate_limit: {unit: hour, requests_per_unit: 8, on_store_failure: local}}
+- {key: error, rate_limit: {unit: hour, requests_per_unit: 8}}
+";
+    let it = harness(rules, OPTIONS, |_| Gone);
+    assert_eq!(it.ask(&ask(&["blocked=x"])), "OVER over:0");
+    assert_eq!(it.ask(&ask(&["local=x", "blocked=x"])), "OVER ok:0 over:0");
+    assert_eq!(it.ask(&ask(&["error=x", "blocked=x"])), "OVER ok:0 over:0");
+    assert_eq!(it.ask(&ask(&["trial=x"])), "OK ok:0");
+    assert_eq!(it.ask(&refunding("blocked=x", 1)), "OK ok:0");
+    it.with(&ask(&["blocked=x"]), |answer| assert_eq!(answer.unwrap().retry_us, None));
+}
