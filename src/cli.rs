@@ -6,6 +6,7 @@
 //! | `check DIR` | 0 clean, 1 mistakes |
 //! | `explain DIR DOMAIN ...` | 0 explained, 1 mistakes in the rules |
 //! | `call ADDR DOMAIN ...` | 0 allowed, 1 refused, 2 no answer |
+//! | `migrate DIR` | 0 nothing to do, 1 something differs, 2 something cannot be taken over |
 //! | `schema`, `completions SHELL` | 0 |
 //! | a wrong flag, setting or path | 64, one line on stderr |
 //!
@@ -19,6 +20,7 @@ mod rules;
 mod check;
 mod explain;
 mod call;
+mod migrate;
 
 use std::{ffi::OsString, process::ExitCode};
 
@@ -62,6 +64,8 @@ enum Command {
     Explain(Box<explain::ExplainArgs>),
     /// Ask a running service, once or several times
     Call(Box<call::CallArgs>),
+    /// Tell what changes for a deployment of envoyproxy/ratelimit, or translate limitador's limits
+    Migrate(migrate::MigrateArgs),
     /// Print the JSON Schema of rule files, for editors
     Schema,
     /// Print completions for a shell: source <(tollgate completions bash)
@@ -117,6 +121,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             Ok(refused) => Ok(if refused { EXIT_NO } else { 0 }),
             Err(why) => Err(Failure::call(why)),
         }),
+        Command::Migrate(args) => print(|terminal| migrate::run(&args, terminal)),
         Command::Schema => print(|terminal| {
             terminal.line(SCHEMA.trim_end());
             Ok(0)

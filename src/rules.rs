@@ -12,6 +12,7 @@ mod metadata;
 mod scalar;
 mod words;
 mod yaml;
+pub mod plain;
 pub mod mistake;
 
 mod found;

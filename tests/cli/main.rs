@@ -8,6 +8,7 @@ mod tollgate;
 mod check;
 mod explain;
 mod call;
+mod migrate;
 
 use std::{
     fs::{self, File},
