@@ -45,6 +45,30 @@ fn check_lets_warnings_fail_only_when_it_is_strict() {
 }
 
 #[test]
+fn what_the_reference_loads_and_nobody_can_have_meant_is_told_and_not_strict_enough() {
+    let rule = "domain: a\ndescriptors:\n- key: k\n  rate_limit: &l {unit: hour, requests_per_unit: 1}\n";
+    for (more, line, words) in [
+        ("  value: x\n  value: y\n", "a.yaml:6:3", "`value` stands twice in one map"),
+        ("---\ndomain: b\n", "a.yaml:6:1", "second document is not read"),
+        ("  unit: day\n", "a.yaml:5:3", "it belongs into `rate_limit`"),
+        (
+            "- key: j\n  rate_limit:\n    requests_per_unit: 5\n    <<: *l\n",
+            "a.yaml:7:5",
+            "does not override",
+        ),
+    ] {
+        let dir = rules(&[("a.yaml", &format!("{rule}{more}"))]);
+        for compat in [&[][..], &["--compat", "reference"]] {
+            let told = check(dir.path(), compat);
+            assert_eq!(told.code, Some(0), "{}", told.stderr);
+            assert!(told.stderr.contains(line) && told.stderr.contains(words), "{}", told.stderr);
+            let strict = check(dir.path(), &[compat, &["--strict"]].concat());
+            assert_eq!(strict.code, Some(1), "{}", strict.stderr);
+        }
+    }
+}
+
+#[test]
 fn check_of_an_empty_directory_warns() {
     let dir = TempDir::new().unwrap();
     let told = check(dir.path(), &[]);
