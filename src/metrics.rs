@@ -6,13 +6,17 @@
 
 pub mod exposition;
 pub mod mapper;
+mod mapping_file;
 pub mod mogrifier;
 mod names;
 pub mod reference;
 pub mod statsd;
 mod times;
 
-use std::sync::{Arc, atomic::AtomicU64};
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicU64},
+};
 
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
@@ -20,17 +24,26 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use self::reference::{Group, Reference};
+use self::reference::{Group, OVERFLOW, Reference};
 use crate::rules::RuleSet;
 
 /// Upper bounds of the store's latency, in seconds: from a local Redis to ten times the default STORE_TIMEOUT.
 const STORE_SECONDS: [f64; 9] = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05];
+
+/// How many rules are counted apart where no setting says it.
+const SERIES_MAX: usize = 10_000;
+
+/// What came of a charge.
+const VERDICTS: [&str; 3] = ["allowed", "refused", "shadowed"];
 
 /// All counters of one process.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
     rules: Family<RuleLabels, Counter>,
+    /// Domains and rules that have counters of their own, at most `series_max`.
+    named: Mutex<HashSet<(Box<str>, Box<str>)>>,
+    series_max: usize,
     unmatched: Family<DomainLabels, Counter>,
     failures: Family<FailureLabels, Counter>,
     fallbacks: Family<FallbackLabels, Counter>,
@@ -151,11 +164,11 @@ impl LoadedGauges {
 impl Metrics {
     /// All at zero, without the reference's names.
     pub fn new() -> Arc<Self> {
-        Self::with(None)
+        Self::with(None, SERIES_MAX)
     }
 
-    /// All at zero.
-    pub fn with(reference: Option<Reference>) -> Arc<Self> {
+    /// All at zero. At most `series_max` rules are counted apart, the others together as `__overflow__`.
+    pub fn with(reference: Option<Reference>, series_max: usize) -> Arc<Self> {
         let mut registry = Registry::with_prefix("tollgate");
         let answers = Family::<AnswerLabels, Counter>::default();
         registry.register("answers", "Answers to ShouldRateLimit by overall code", answers.clone());
@@ -209,6 +222,8 @@ impl Metrics {
         Arc::new(Self {
             registry,
             rules,
+            named: Mutex::default(),
+            series_max,
             unmatched,
             failures,
             fallbacks,
@@ -225,21 +240,28 @@ impl Metrics {
 
     /// The counters of a rule set. Rules that keep their names over a reload keep their counts.
     pub fn counters_of(&self, rules: &RuleSet) -> RuleSetCounters {
-        let of = |domain: &str, rule: &str, verdict| {
-            let labels = RuleLabels { domain: domain.into(), rule: rule.into(), verdict };
-            self.rules.get_or_create_owned(&labels)
-        };
-        let rules = rules
-            .metric_labels()
-            .iter()
-            .map(|(domain, rule)| RuleCounters {
-                allowed: of(domain, rule, "allowed"),
-                refused: of(domain, rule, "refused"),
-                shadowed: of(domain, rule, "shadowed"),
-                reference: self.reference.as_ref().map(|names| names.of_rule(domain, rule)),
-            })
-            .collect();
-        RuleSetCounters { rules }
+        let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = rules.metric_labels().iter().filter(|labels| !named.contains(*labels)).count();
+        if named.len() + new > self.series_max {
+            // Rules that are in force no more make room.
+            let kept: HashSet<_> = rules.metric_labels().iter().collect();
+            let gone: Vec<_> = named.extract_if(|labels| !kept.contains(labels)).collect();
+            for (domain, rule) in &gone {
+                for verdict in VERDICTS {
+                    self.rules.remove(&labels(domain, rule, verdict));
+                }
+            }
+        }
+        let rules = rules.metric_labels().iter().map(|(domain, rule)| {
+            let own = (domain.clone(), rule.clone());
+            let apart = named.contains(&own) || (named.len() < self.series_max && named.insert(own));
+            let shown = if apart { rule } else { OVERFLOW };
+            let [allowed, refused, shadowed] =
+                VERDICTS.map(|verdict| self.rules.get_or_create_owned(&labels(domain, shown, verdict)));
+            let reference = self.reference.as_ref().map(|names| names.of_rule(domain, rule));
+            RuleCounters { allowed, refused, shadowed, reference }
+        });
+        RuleSetCounters { rules: rules.collect() }
     }
 
     /// Counts descriptors that no rule matched. `domain` is one that the rules name, else `""`.
@@ -288,5 +310,46 @@ impl Metrics {
     pub fn answers_total(&self) -> u64 {
         let Answered { ok, over_limit, invalid, unavailable } = &self.answered;
         [ok, over_limit, invalid, unavailable].into_iter().map(|counter| counter.get()).sum()
+    }
+}
+
+fn labels(domain: &str, rule: &str, verdict: &'static str) -> RuleLabels {
+    RuleLabels { domain: domain.into(), rule: rule.into(), verdict }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::{Dialect, compile};
+    use std::collections::BTreeMap;
+
+    fn rules(names: std::ops::Range<u32>) -> RuleSet {
+        let rule = |n| format!("- {{key: k{n}, rate_limit: {{unit: day, requests_per_unit: 1}}}}\n");
+        let text = format!("domain: d\ndescriptors:\n{}", names.map(rule).collect::<String>());
+        compile(&BTreeMap::from([("d.yaml".to_owned(), text.into_bytes())]), Dialect::default())
+            .unwrap()
+            .rules
+    }
+
+    #[test]
+    fn rules_beyond_the_bound_are_counted_together_and_old_ones_make_room() {
+        let metrics = Metrics::with(None, 3);
+        let count = |rules: &RuleSet| {
+            let counters = metrics.counters_of(rules);
+            for counters in counters.rules {
+                counters.allowed.inc();
+            }
+            let text = metrics.text();
+            let mut lines: Vec<_> =
+                text.lines().filter(|line| line.contains("verdict=\"allowed\"")).collect();
+            lines.sort_unstable();
+            lines
+                .iter()
+                .map(|line| line.split('"').nth(3).unwrap().to_owned() + &line[line.len() - 2..])
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(count(&rules(0..2)), ["k0 1", "k1 1"]);
+        assert_eq!(count(&rules(0..5)), ["__overflow__ 2", "k0 2", "k1 2", "k2 1"]);
+        assert_eq!(count(&rules(2..5)), ["__overflow__ 2", "k2 2", "k3 1", "k4 1"]);
     }
 }

@@ -223,6 +223,16 @@ pub struct Compiled {
     pub warnings: Mistakes,
 }
 
+/// Reads YAML that is no rule file, with each scalar as the text that it is written as.
+///
+/// # Errors
+/// The first mistake in one line, with its place.
+pub fn yaml_texts(text: &str) -> Result<serde_json::Value, String> {
+    let document = yaml::read(text, yaml::BOUNDS)
+        .map_err(|broken| format!("line {}, column {}: {}", broken.line, broken.column, broken.message))?;
+    Ok(document.root.as_ref().map_or(serde_json::Value::Null, metadata::texts))
+}
+
 /// How many there are, for `tollgate check` and `/rules`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {

@@ -36,7 +36,6 @@ use std::{
 };
 
 use tokio::{
-    net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
     sync::oneshot,
 };
@@ -45,7 +44,13 @@ use crate::{
     admin::{self, Admin},
     clock::SystemClock,
     limiter::Limiter,
-    metrics::{Metrics, mapper::Mapper, reference::Reference, statsd::Format},
+    metrics::{
+        Metrics,
+        mapper::{Mapper, from_file},
+        reference::Reference,
+        statsd::Format,
+    },
+    rules,
     service::{InFlight, Service},
     settings::{self, Settings, Source},
     store::memory::MemoryStore,
@@ -69,7 +74,7 @@ const LOCAL_KEYS_MAX: usize = 100_000;
 pub fn run(settings: &Settings) -> ExitCode {
     let stats = &settings.stats;
     let names = stats.wanted().then(|| Reference::new(stats.near_limit_ratio, stats.series_max));
-    let metrics = Metrics::with(names);
+    let metrics = Metrics::with(names, stats.series_max);
     let flush = telemetry::start(settings.log, metrics.log_lines_dropped.clone());
     let ended = start(settings, &metrics);
     drop(flush);
@@ -110,6 +115,7 @@ impl fmt::Display for Failure {
 fn start(settings: &Settings, metrics: &Arc<Metrics>) -> Result<(), Failure> {
     tell_ignored();
     loading::check(settings)?;
+    let mapper = mapper(settings)?;
     let store = Backend::new(settings)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -120,7 +126,7 @@ fn start(settings: &Settings, metrics: &Arc<Metrics>) -> Result<(), Failure> {
         let listeners = Listeners::bind(settings)?;
         let signals = Signals::new()?;
         let limiter = Arc::new(limiter(settings, store, metrics));
-        serve(settings, metrics, limiter, listeners, signals).await
+        serve(settings, metrics, limiter, mapper, listeners, signals).await
     });
     // Rules that are still being read are not waited for.
     runtime.shutdown_background();
@@ -136,6 +142,7 @@ async fn serve(
     settings: &Settings,
     metrics: &Arc<Metrics>,
     limiter: Arc<Served>,
+    mapper: Mapper,
     listeners: Listeners,
     mut signals: Signals,
 ) -> Result<(), Failure> {
@@ -160,7 +167,10 @@ async fn serve(
     let mut web = Web::new();
     web.serve(listeners.http, admin.http());
     web.serve(listeners.debug, admin.debug());
-    serve_prometheus(&mut web, listeners.prometheus, settings, metrics);
+    if let (Some(port), Some(prometheus)) = (listeners.prometheus, &settings.stats.prometheus) {
+        let tags = settings.stats.tags.clone();
+        web.serve(port, admin::prometheus(&prometheus.path, Arc::clone(metrics), mapper, tags));
+    }
     let flushing = flushing(settings, metrics);
     let pulse = tokio::spawn(health.clone().follow(Arc::clone(&limiter), refused));
 
@@ -197,17 +207,22 @@ async fn serve(
     ended
 }
 
-fn serve_prometheus(web: &mut Web, port: Option<TcpListener>, settings: &Settings, metrics: &Arc<Metrics>) {
-    let (Some(port), Some(prometheus)) = (port, &settings.stats.prometheus) else { return };
-    let mapper = Mapper::of_the_reference(prometheus.milliseconds);
-    let tags = settings.stats.tags.clone();
-    web.serve(port, admin::prometheus(&prometheus.path, Arc::clone(metrics), mapper, tags));
+/// # Errors
+/// When PROMETHEUS_MAPPER_YAML names no file of mappings.
+fn mapper(settings: &Settings) -> Result<Mapper, Failure> {
+    let Some(prometheus) = &settings.stats.prometheus else { return Ok(Mapper::default()) };
+    let Some(file) = &prometheus.mapper else {
+        return Ok(Mapper::of_the_reference(prometheus.milliseconds));
+    };
+    let text = std::fs::read_to_string(file).map_err(|error| error.to_string());
+    let mapper = text.and_then(|text| from_file(&rules::yaml_texts(&text)?));
+    mapper.map_err(|why| Failure::usage(format!("PROMETHEUS_MAPPER_YAML: {}: {why}", file.display())))
 }
 
 fn flushing(settings: &Settings, metrics: &Arc<Metrics>) -> Option<Flushing> {
     let statsd = settings.stats.statsd.clone()?;
     let tags = settings.stats.tags.clone();
-    let format = Format { dogstatsd: statsd.dogstatsd, tags, mogrifiers: Vec::new() };
+    let format = Format { dogstatsd: statsd.dogstatsd, tags, mogrifiers: statsd.mogrifiers.clone() };
     Some(Flushing::start(statsd, format, Arc::clone(metrics)))
 }
 

@@ -51,18 +51,20 @@ fn xds(settings: &Settings) -> String {
 }
 
 fn statsd(settings: &Settings) -> String {
-    let Some(Statsd { host, port, protocol, dogstatsd, every }) = &settings.stats.statsd else {
+    let Some(Statsd { host, port, protocol, dogstatsd, every, mogrifiers }) = &settings.stats.statsd else {
         return d(None::<()>);
     };
     let dogstatsd = if *dogstatsd { " dogstatsd" } else { "" };
-    format!("{protocol:?} {host}:{port} every {every:?}{dogstatsd}")
+    let mogrifiers = if mogrifiers.is_empty() { "" } else { " mogrified" };
+    format!("{protocol:?} {host}:{port} every {every:?}{dogstatsd}{mogrifiers}")
 }
 
 fn prometheus(settings: &Settings) -> String {
-    let Some(Prometheus { listen, path, milliseconds }) = &settings.stats.prometheus else {
+    let Some(Prometheus { listen, path, mapper, milliseconds }) = &settings.stats.prometheus else {
         return d(None::<()>);
     };
-    format!("{listen}{path}{}", if *milliseconds { " ms" } else { "" })
+    let mapper = mapper.as_ref().map_or(String::new(), |file| format!(" by {}", file.display()));
+    format!("{listen}{path}{}{mapper}", if *milliseconds { " ms" } else { "" })
 }
 
 fn part(text: &str, of: &str) -> String {
@@ -94,6 +96,10 @@ fn beside(name: &str) -> RawSettings {
             raw.with("LIMIT_HEADERS", "draft-03")
         }
         "EXPIRATION_JITTER_MAX_SECONDS" => raw.with("KEY_FORMAT", "reference"),
+        "USE_DOG_STATSD_MOGRIFIERS" => raw
+            .with("USE_DOG_STATSD", "true")
+            .with_listed("DOG_STATSD_MOGRIFIER_KEYS_PATTERN", "a(.*)")
+            .with_listed("DOG_STATSD_MOGRIFIER_KEYS_NAME", "a"),
         "STATS_FLUSH_INTERVAL" | "DISABLE_STATS" => raw.with("USE_STATSD", "true"),
         name if name.starts_with("PROMETHEUS_") => raw.with("USE_PROMETHEUS", "true"),
         "RUNTIME_SUBDIRECTORY" | "RUNTIME_APPDIRECTORY" => raw.with("RUNTIME_ROOT", "/r"),
@@ -175,10 +181,12 @@ fn cases() -> Vec<Case> {
         case("USE_DOG_STATSD", "None", ("true", "Udp localhost:8125 every 10s dogstatsd"), ("woof", "`true` or `false`"), statsd),
         case("STATS_FLUSH_INTERVAL", "Tcp localhost:8125 every 10s", ("1s", "Tcp localhost:8125 every 1s"), ("0s", "longer than 0"), statsd),
         case("DISABLE_STATS", "Tcp localhost:8125 every 10s", ("true", "None"), ("off", "`true` or `false`"), statsd),
+        case("USE_DOG_STATSD_MOGRIFIERS", "Udp localhost:8125 every 10s dogstatsd", ("KEYS", "Udp localhost:8125 every 10s dogstatsd mogrified"), None, statsd),
         case("EXTRA_TAGS", "[]", ("b:x.y,a:1,c:", r#"[("a", "1"), ("b", "x_y")]"#), ("env=prod", "`env:prod,zone:eu`"), |s| d(&s.stats.tags)),
         case("USE_PROMETHEUS", "None", ("true", "0.0.0.0:9090/metrics"), ("on", "`true` or `false`"), prometheus),
         case("PROMETHEUS_ADDR", "0.0.0.0:9090/metrics", ("[::1]:9", "[::1]:9/metrics"), ("9090", "`127.0.0.1:9090`"), prometheus),
         case("PROMETHEUS_PATH", "0.0.0.0:9090/metrics", ("/stats", "0.0.0.0:9090/stats"), ("stats", "such as `/metrics`"), prometheus),
+        case("PROMETHEUS_MAPPER_YAML", "0.0.0.0:9090/metrics", ("m.yaml", "0.0.0.0:9090/metrics by m.yaml"), None, prometheus),
         case("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "0.0.0.0:9090/metrics", ("true", "0.0.0.0:9090/metrics ms"), ("ms", "`true` or `false`"), prometheus),
         case("NEAR_LIMIT_RATIO", "0.8", ("0.5", "0.5"), ("80", "from 0 to 1"), |s| d(s.stats.near_limit_ratio)),
         case("METRICS_SERIES_MAX", "10000", ("1", "1"), ("0", "from 1"), |s| d(s.stats.series_max)),
@@ -449,7 +457,7 @@ fn what_the_reference_knows_and_we_do_not_honour_is_told_by_name() {
     let set = [
         ("TRACING_SAMPLING_RATE", "0.5"),
         ("TRACING_ENABLED", "false"),
-        ("PROMETHEUS_MAPPER_YAML", "map.yaml"),
+        ("TRACING_SERVICE_NAME", "limits"),
         ("REDIS_PERSECOND_URL", "r:1"),
         ("MEMCACHE_HOST_PORT", ""),
         ("GRPC_SERVER_TLS_CERT", "cert.pem"),
@@ -458,7 +466,7 @@ fn what_the_reference_knows_and_we_do_not_honour_is_told_by_name() {
     ];
     assert_eq!(
         ignored(set),
-        ["GRPC_SERVER_TLS_CERT", "PROMETHEUS_MAPPER_YAML", "REDIS_PERSECOND_URL", "TRACING_SAMPLING_RATE"]
+        ["GRPC_SERVER_TLS_CERT", "REDIS_PERSECOND_URL", "TRACING_SAMPLING_RATE", "TRACING_SERVICE_NAME"]
     );
     for row in table() {
         assert!(ignored([(row.name, "x")]).is_empty(), "{} has an effect", row.name);
@@ -503,4 +511,26 @@ fn compat_brings_back_the_references_time_for_its_store_and_its_debug_port() {
     let given = compat.with("REDIS_TIMEOUT", "3s").with("DEBUG_HOST", "::1");
     assert_eq!(of(&given), (3_000, "[::1]:6070".to_owned()));
     assert_eq!(of(&given.with("STORE_TIMEOUT", "7ms")).0, 7);
+}
+
+#[test]
+fn mogrifiers_are_whole_or_refused() {
+    let listed = |given: &[(&str, &str)]| {
+        let raw = RawSettings::default().with("USE_DOG_STATSD", "1").with("USE_DOG_STATSD_MOGRIFIERS", "A");
+        let name = |end: &str| format!("DOG_STATSD_MOGRIFIER_A_{end}");
+        Settings::compile(&given.iter().fold(raw, |raw, (end, text)| raw.with_listed(&name(end), *text)))
+    };
+    let whole = [("PATTERN", "^(.*)$"), ("NAME", "n"), ("TAGS", "all:$1,b:c")];
+    let settings = listed(&whole).unwrap();
+    let (name, tags) = settings.stats.statsd.unwrap().mogrifiers[0].apply("x").unwrap();
+    assert_eq!((name.as_str(), d(tags).as_str()), ("n", r#"[("all", "x"), ("b", "c")]"#));
+    for (given, words) in [
+        (&whole[..1], "DOG_STATSD_MOGRIFIER_A_NAME has to be set"),
+        (&whole[1..], "DOG_STATSD_MOGRIFIER_A_PATTERN has to be set"),
+        (&[("PATTERN", "("), ("NAME", "n")], "unclosed group"),
+        (&[("PATTERN", "a"), ("NAME", "n"), ("TAGS", "a")], "DOG_STATSD_MOGRIFIER_A_TAGS as"),
+    ] {
+        let error = listed(given).unwrap_err().to_string();
+        assert!(error.starts_with("USE_DOG_STATSD_MOGRIFIERS") && error.contains(words), "{error}");
+    }
 }

@@ -33,7 +33,7 @@ const PARTS: &[Part] = &[
     // 1: parse, don't validate. No I/O either; rules reach files through a trait.
     part(1, "rules",           "blake3 bytes csv foldhash hashbrown saphyr_parser serde_json thiserror"),
     part(1, "settings",        "clap thiserror"),
-    part(1, "metrics",         "prometheus_client regex"),
+    part(1, "metrics",         "prometheus_client regex serde_json"),
 
     // 2: what waits. fred only under store/redis, notify only in rules/watch.
     part(2, "store",           "bytes thiserror"),

@@ -177,14 +177,16 @@ impl<'r> Plan<'r> {
     }
 
     /// The two global modes. Under the shadow nothing refuses. With QUOTA_MODE each limit is a quota, and so is a
-    /// descriptor without one: it has something left, so the request passes. (`unlimited: true` is no quota.)
+    /// descriptor without one: it has something left, so the request passes. (`unlimited: true` is no quota.) A limit on
+    /// trial is never over, as if it were not there.
     fn soften(&mut self, options: &Options) {
         if !options.quota_mode && !options.shadow_mode {
             return;
         }
         let charged = |index| self.charged.iter().any(|charged| charged.descriptor == index);
         let free = |(index, bare): (usize, &Bare)| *bare != Bare::Unbounded && !charged(index);
-        let spared = options.quota_mode && self.bare.iter().enumerate().any(free);
+        let on_trial = || self.charged.iter().any(|charged| charged.role == Role::Shadow);
+        let spared = options.quota_mode && (self.bare.iter().enumerate().any(free) || on_trial());
         self.spared = spared;
         for (charge, charged) in self.charges.iter_mut().zip(&mut self.charged) {
             if options.quota_mode && charge.role == Role::Enforce {

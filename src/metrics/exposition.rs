@@ -24,7 +24,7 @@ type Labels = Vec<(String, String)>;
 pub fn text(reference: &Reference, mapper: &Mapper, tags: &[(String, String)]) -> String {
     let mut metrics: BTreeMap<String, BTreeMap<Labels, u64>> = BTreeMap::new();
     for sample in reference.samples() {
-        let mapped = mapper.map(&sample.name(), Kind::Counter);
+        let Some(mapped) = mapper.map(&sample.name(), Kind::Counter) else { continue };
         let labels = labels(mapped.labels, tags);
         *metrics.entry(mapped.name).or_default().entry(labels).or_insert(0) += sample.total;
     }
@@ -37,7 +37,7 @@ pub fn text(reference: &Reference, mapper: &Mapper, tags: &[(String, String)]) -
         }
     }
     let times = mapper.map(RESPONSE_TIME, Kind::Timer);
-    if !metrics.contains_key(&times.name) {
+    if let Some(times) = times.filter(|times| !metrics.contains_key(&times.name)) {
         histogram(&mut out, reference, times, tags);
     }
     out

@@ -9,22 +9,24 @@ use regex::Regex;
 
 use super::mogrifier::{fill, regex};
 
+pub use super::mapping_file::from_file;
+
 /// All mappings.
 #[derive(Clone, Debug, Default)]
 pub struct Mapper {
-    globs: Vec<Mapping>,
-    regexes: Vec<Mapping>,
+    pub(super) globs: Vec<Mapping>,
+    pub(super) regexes: Vec<Mapping>,
 }
 
 /// One mapping.
 #[derive(Clone, Debug)]
 pub struct Mapping {
-    pattern: Regex,
-    /// Of the metric; may hold `$1` and so on, as labels may.
-    name: String,
-    labels: Vec<(String, String)>,
-    kind: Option<Kind>,
-    scale: f64,
+    pub(super) pattern: Regex,
+    /// Of the metric; may hold `$1` and so on, as labels may. `None` drops what matches.
+    pub(super) name: Option<String>,
+    pub(super) labels: Vec<(String, String)>,
+    pub(super) kind: Option<Kind>,
+    pub(super) scale: f64,
 }
 
 /// What a name counts.
@@ -85,12 +87,12 @@ impl Mapper {
         self.globs.push(Mapping { kind, ..mapping });
     }
 
-    /// The series of a name.
-    pub fn map(&self, name: &str, kind: Kind) -> Mapped {
+    /// The series of a name; `None` where a mapping drops it.
+    pub fn map(&self, name: &str, kind: Kind) -> Option<Mapped> {
         let mappings = self.globs.iter().chain(&self.regexes);
         let mut fitting = mappings.filter(|mapping| mapping.kind.is_none_or(|only| only == kind));
         let mapped = fitting.find_map(|mapping| mapping.apply(name));
-        mapped.unwrap_or_else(|| Mapped { name: metric_name(name), labels: Vec::new(), scale: 1.0 })
+        mapped.unwrap_or_else(|| Some(Mapped { name: metric_name(name), labels: Vec::new(), scale: 1.0 }))
     }
 }
 
@@ -98,22 +100,23 @@ impl Mapping {
     /// The labels' values are the pattern's groups.
     fn new(pattern: &str, name: &str, labels: Vec<String>) -> Result<Self, String> {
         let labels = labels.into_iter().zip(1..).map(|(label, group)| (label, format!("${group}"))).collect();
-        Ok(Self { pattern: regex(pattern)?, name: name.to_owned(), labels, kind: None, scale: 1.0 })
+        Ok(Self { pattern: regex(pattern)?, name: Some(name.to_owned()), labels, kind: None, scale: 1.0 })
     }
 
-    fn apply(&self, name: &str) -> Option<Mapped> {
+    fn apply(&self, name: &str) -> Option<Option<Mapped>> {
         let found = self.pattern.captures(name)?;
         let label = |(label, value): &(String, String)| (label.clone(), fill(value, &found));
-        Some(Mapped {
-            name: metric_name(&fill(&self.name, &found)),
+        let Some(name) = &self.name else { return Some(None) };
+        Some(Some(Mapped {
+            name: metric_name(&fill(name, &found)),
             labels: self.labels.iter().map(label).collect(),
             scale: self.scale,
-        })
+        }))
     }
 }
 
 /// A pattern of parts, as a regular expression.
-fn glob(pattern: &str) -> String {
+pub(super) fn glob(pattern: &str) -> String {
     let part = |part: &str| if part == "*" { "([^.]*)".to_owned() } else { regex::escape(part) };
     format!("^{}$", pattern.split('.').map(part).collect::<Vec<_>>().join(r"\."))
 }
@@ -181,7 +184,7 @@ mod tests {
                 "response_time_seconds grpc_method=ShouldRateLimit",
             ),
         ] {
-            let mapped = mapper.map(name, kind);
+            let mapped = mapper.map(name, kind).unwrap();
             let labels: String =
                 mapped.labels.iter().map(|(label, value)| format!(" {label}={value}")).collect();
             assert_eq!(format!("{}{labels}", mapped.name), format!("ratelimit_service_{series}"), "{name}");

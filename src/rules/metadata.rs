@@ -46,6 +46,15 @@ pub(super) fn value(node: &Node) -> Value {
     }
 }
 
+/// Any tree as JSON, with each scalar as it is written. Of equal names the later counts.
+pub(super) fn texts(node: &Node) -> Value {
+    match &node.kind {
+        Kind::Sequence(items) => Value::Array(items.iter().map(texts).collect()),
+        Kind::Mapping(pairs) => pairs.iter().map(|(key, node)| (name(key), texts(node))).collect(),
+        Kind::Scalar { text, .. } => Value::String(text.to_string()),
+    }
+}
+
 fn name(key: &Node) -> String {
     match &key.kind {
         Kind::Scalar { text, .. } => text.to_string(),

@@ -9,10 +9,13 @@ use super::{
     values::Want,
 };
 
-/// The texts of all settings that were given, by variable. As a group of arguments it can be flattened into any
+/// How variables begin whose names a setting lists (USE_DOG_STATSD_MOGRIFIERS).
+const LISTED: &str = "DOG_STATSD_MOGRIFIER_";
+
+/// The texts of all settings that were given, by variable; and those of variables that a setting lists. As a group of arguments it can be flattened into any
 /// command of `clap`'s.
 #[derive(Clone, Default)]
-pub struct RawSettings(BTreeMap<&'static str, String>);
+pub struct RawSettings(BTreeMap<&'static str, String>, BTreeMap<String, String>);
 
 /// A setting that is wrong, in one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,6 +49,13 @@ impl RawSettings {
         self.0.insert(row(name).name, value.into());
         self
     }
+
+    /// Sets a variable that a setting lists by a name of the caller's.
+    #[must_use]
+    pub fn with_listed(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.1.insert(name.to_owned(), value.into());
+        self
+    }
 }
 
 impl std::fmt::Debug for RawSettings {
@@ -73,6 +83,13 @@ impl clap::FromArgMatches for RawSettings {
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        let variables = std::env::vars_os().filter_map(|(name, value)| {
+            Some((
+                name.into_string().ok().filter(|name| name.starts_with(LISTED))?,
+                value.into_string().ok()?,
+            ))
+        });
+        self.1.extend(variables);
         for row in table() {
             // A command may have only some of them.
             if let Ok(Some(text)) = matches.try_get_one::<String>(row.name) {
@@ -110,6 +127,11 @@ impl Reader<'_> {
     /// The text that was given; an empty one is none.
     pub(super) fn given(&self, name: &str) -> Option<&str> {
         self.0.0.get(row(name).name).map(String::as_str).filter(|text| !text.is_empty())
+    }
+
+    /// The text of a variable that a setting lists; an empty one is none.
+    pub(super) fn listed(&self, name: &str) -> Option<&str> {
+        self.0.1.get(name).map(String::as_str).filter(|text| !text.is_empty())
     }
 
     /// The value that was given, if any.

@@ -1,12 +1,13 @@
 //! Settings of metrics under the reference's names: whether, where to and how.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use super::{
     Endpoint, SettingsError,
     raw::Reader,
     values::{self, Want},
 };
+use crate::metrics::mogrifier::Mogrifier;
 
 /// Metrics under the reference's names.
 #[derive(Clone, Debug)]
@@ -24,7 +25,7 @@ pub struct Stats {
 }
 
 /// Where statsd is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Statsd {
     /// Looked up whenever a connection is made.
     pub host: String,
@@ -34,6 +35,8 @@ pub struct Statsd {
     pub protocol: Protocol,
     /// Whether tags are dogstatsd's.
     pub dogstatsd: bool,
+    /// What makes tags of parts of names, with dogstatsd.
+    pub mogrifiers: Vec<Mogrifier>,
     /// How often what was counted is sent.
     pub every: Duration,
 }
@@ -53,6 +56,8 @@ pub struct Prometheus {
     pub listen: Endpoint,
     /// The path there.
     pub path: String,
+    /// A file of mappings instead of the reference's own.
+    pub mapper: Option<PathBuf>,
     /// Durations in milliseconds instead of seconds.
     pub milliseconds: bool,
 }
@@ -68,6 +73,7 @@ pub(super) fn stats(read: &Reader<'_>, compat: bool) -> Result<Stats, SettingsEr
     let prometheus = Prometheus {
         listen: read.one("PROMETHEUS_ADDR", address)?,
         path: read.one("PROMETHEUS_PATH", web_path)?,
+        mapper: read.opt("PROMETHEUS_MAPPER_YAML", values::path)?,
         milliseconds: read.one("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", values::boolean)?,
     };
     let wants_prometheus = read.one("USE_PROMETHEUS", values::boolean)?;
@@ -99,12 +105,39 @@ fn statsd(read: &Reader<'_>, by_default: bool) -> Result<Option<Statsd>, Setting
         port: read.one("STATSD_PORT", values::port)?,
         protocol: read.one("STATSD_PROTOCOL", protocol)?,
         dogstatsd,
+        mogrifiers: mogrifiers(read)?,
         every: read.one("STATS_FLUSH_INTERVAL", values::positive_duration)?,
     };
     // Dogstatsd is spoken over UDP, in the reference whatever the protocol says.
     let statsd = Statsd { protocol: if dogstatsd { Protocol::Udp } else { statsd.protocol }, ..statsd };
     let wanted = dogstatsd || plain.unwrap_or(by_default || named);
     Ok(wanted.then_some(statsd))
+}
+
+/// USE_DOG_STATSD_MOGRIFIERS=A,B lists names; of each there is DOG_STATSD_MOGRIFIER_A_PATTERN, a regular expression,
+/// DOG_STATSD_MOGRIFIER_A_NAME, what a name becomes that matches it, and maybe DOG_STATSD_MOGRIFIER_A_TAGS.
+fn mogrifiers(read: &Reader<'_>) -> Result<Vec<Mogrifier>, SettingsError> {
+    let names = read.given("USE_DOG_STATSD_MOGRIFIERS").unwrap_or_default();
+    let wrong = |want: String| read.missing("USE_DOG_STATSD_MOGRIFIERS", &want);
+    let mogrifier = |name: &str| {
+        let variable = |what| format!("DOG_STATSD_MOGRIFIER_{name}_{what}");
+        let needed = |what| {
+            let variable = variable(what);
+            read.listed(&variable)
+                .ok_or_else(|| wrong(format!("it lists {name}, so {variable} has to be set")))
+        };
+        let mut tags = Vec::new();
+        for tag in read.listed(&variable("TAGS")).unwrap_or_default().split(',').filter(|tag| !tag.is_empty())
+        {
+            match tag.split_once(':').filter(|(tag, value)| !tag.is_empty() && !value.is_empty()) {
+                Some((tag, value)) => tags.push((tag.to_owned(), value.to_owned())),
+                None => return Err(wrong(format!("write {} as `domain:$1,key:$2`", variable("TAGS")))),
+            }
+        }
+        Mogrifier::new(needed("PATTERN")?, needed("NAME")?.to_owned(), tags)
+            .map_err(|why| wrong(format!("{} is no regular expression: {why}", variable("PATTERN"))))
+    };
+    names.split(',').map(str::trim).filter(|name| !name.is_empty()).map(mogrifier).collect()
 }
 
 fn host(text: &str) -> Result<String, Want> {

@@ -59,6 +59,8 @@ pub(crate) const BY_NO_CASE: &[(&str, &str)] = &[
         "`response_time` of more than 1,000 calls between two flushes",
         "cases are about answers; src/metrics/statsd.rs tests it",
     ),
+    ("A PROMETHEUS_MAPPER_YAML that is wrong", "cases are about answers; tests/metrics holds it"),
+    ("USE_STATSD, USE_DOG_STATSD and USE_PROMETHEUS", "cases are about answers; tests/settings.rs holds it"),
     ("EXTRA_TAGS with Prometheus", "cases are about answers; src/metrics/exposition.rs tests it"),
     ("A management server's response", MANAGED),
     ("Waits for a management server", MANAGED),

@@ -32,7 +32,7 @@ pub(crate) struct Service {
     pub(crate) served: Served,
     pub(crate) http: String,
     client: RateLimitServiceClient<Channel>,
-    _rules: TempDir,
+    rules: TempDir,
 }
 
 impl Service {
@@ -53,7 +53,7 @@ impl Service {
             tokio::time::sleep(PAUSE).await;
         }
         let channel = Channel::from_shared(format!("http://{grpc}")).unwrap().connect().await.unwrap();
-        Self { served, http, client: RateLimitServiceClient::new(channel), _rules: dir }
+        Self { served, http, client: RateLimitServiceClient::new(channel), rules: dir }
     }
 
     /// Asks all recorded requests, one after the other.
@@ -66,6 +66,11 @@ impl Service {
     /// Whether there was an answer.
     pub(crate) async fn ask(&mut self, request: RateLimitRequest) -> bool {
         self.client.should_rate_limit(request).await.is_ok()
+    }
+
+    /// Other rules from now on.
+    pub(crate) fn rules(&self, text: &str) {
+        fs::write(self.rules.path().join("rules.yaml"), text).unwrap();
     }
 
     pub(crate) fn client(&self) -> RateLimitServiceClient<Channel> {

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    fs,
     io::Write,
     process::{Command, Stdio},
 };
@@ -9,6 +10,7 @@ use std::{
 use crate::{
     asking::{Service, fixture, overriding},
     hosts::get,
+    tollgate_process,
 };
 
 const SETTINGS: [(&str, &str); 2] = [("USE_PROMETHEUS", "true"), ("PROMETHEUS_ADDR", "127.0.0.1:0")];
@@ -113,4 +115,36 @@ fn readable(text: &str) {
     let said = String::from_utf8_lossy(&checked.stderr).into_owned();
     // 3 is its taste in names, which are the reference's.
     assert!(matches!(checked.status.code(), Some(0 | 3)), "{said}\n{text}");
+}
+
+#[tokio::test]
+async fn mappings_of_a_file_hold_and_wrong_ones_end_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("mappings.yaml");
+    let mappings = "\
+mappings:
+- match: ratelimit.service.rate_limit.*.*.total_hits
+  name: asked_total
+  labels: {where: $1, of: \"${2}\"}
+- {match: '.*', match_type: regex, action: drop}
+";
+    fs::write(&file, mappings).unwrap();
+    let settings: Vec<_> =
+        SETTINGS.into_iter().chain([("PROMETHEUS_MAPPER_YAML", file.to_str().unwrap())]).collect();
+    let mut service = Service::as_the_reference(&settings).await;
+    assert!(service.ask(overriding("shop", "a", "b")).await);
+    let told = get(&service.served.address("prometheus"), "/metrics").1;
+    let samples: Vec<_> = told.lines().filter(|line| !line.starts_with('#')).collect();
+    assert_eq!(samples, [r#"asked_total{of="a_b",where="shop"} 1"#]);
+
+    fs::write(&file, "mappings:\n- {name: x}\n").unwrap();
+    let mut command = tollgate_process::command();
+    command.args(["--rules", dir.path().to_str().unwrap()]).envs(settings);
+    let ended = tollgate_process::ended(&mut command);
+    assert_eq!(ended.code, Some(64), "{}", ended.stderr);
+    let last = ended.stderr.lines().last().unwrap();
+    assert!(
+        last.contains("PROMETHEUS_MAPPER_YAML") && last.contains("mapping 1: it has no `match`"),
+        "{last}"
+    );
 }

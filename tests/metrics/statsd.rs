@@ -37,6 +37,59 @@ async fn after_the_same_requests_statsd_has_the_references_names_and_numbers() {
 }
 
 #[tokio::test]
+async fn under_the_global_modes_too() {
+    for (recorded, settings) in [
+        ("statsd-shadow.txt", &[("SHADOW_MODE", "true")][..]),
+        (
+            "statsd-shadow-and-quota.txt",
+            &[("SHADOW_MODE", "true"), ("QUOTA_MODE", "true"), ("NEAR_LIMIT_RATIO", "0.55")],
+        ),
+    ] {
+        let (taken, port) = hosts::tcp(0);
+        let port = port.to_string();
+        let settings: Vec<_> = [("STATSD_PORT", &*port)].iter().chain(settings).copied().collect();
+        let mut service = Service::as_the_reference(&settings).await;
+        service.ask_all().await;
+        service.end().await;
+        taken.wait_for("ratelimit_server.ShouldRateLimit.total_requests", 1000).await;
+        same(recorded, taken.counters());
+    }
+}
+
+#[tokio::test]
+async fn a_lost_store_and_bad_rules_are_counted() {
+    let (taken, port) = hosts::tcp(0);
+    let port = port.to_string();
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let settings = [("STATSD_PORT", &*port), ("REDIS_URL", &*nobody), ("STATS_FLUSH_INTERVAL", "20ms")];
+    let mut service = Service::as_the_reference(&settings).await;
+    assert!(!service.ask(overriding("shop", "a", "b")).await);
+    taken.wait_for("ratelimit.service.call.should_rate_limit.redis_error", 1).await;
+    taken.wait_for("ratelimit.service.rate_limit.shop.a_b.total_hits", 1).await;
+    service.rules("domain: [");
+    taken.wait_for("ratelimit.service.config_load_error", 1).await;
+    service.end().await;
+}
+
+#[tokio::test]
+async fn mogrifiers_make_tags_of_names() {
+    let (taken, port) = hosts::udp();
+    let port = port.to_string();
+    let settings = [
+        ("STATSD_PORT", &*port),
+        ("USE_DOG_STATSD", "true"),
+        ("USE_DOG_STATSD_MOGRIFIERS", "KEYS"),
+        ("DOG_STATSD_MOGRIFIER_KEYS_PATTERN", r"^ratelimit\.service\.rate_limit\.(.*)\.(.*)\.(.*)$"),
+        ("DOG_STATSD_MOGRIFIER_KEYS_NAME", "ratelimit.service.rate_limit.$3"),
+        ("DOG_STATSD_MOGRIFIER_KEYS_TAGS", "domain:$1,descriptor:$2"),
+    ];
+    let mut service = Service::as_the_reference(&settings).await;
+    assert!(service.ask(overriding("shop", "a", "b")).await);
+    service.end().await;
+    taken.wait_for("ratelimit.service.rate_limit.total_hits|#domain:shop,descriptor:a_b", 1).await;
+}
+
+#[tokio::test]
 async fn over_udp_with_tags_too_and_no_datagram_is_taken_apart() {
     let (taken, port) = hosts::udp();
     let port = port.to_string();
