@@ -8,7 +8,7 @@
 //! | | `/json` | the RPC in protobuf's JSON, see `admin::json`: 200 OK, 429 over the limit, 400 bad body, 503 no answer |
 //! | `DEBUG_PORT` | `/rlconfig` | one line for each limit in force, as in the reference |
 //! | | `/rules` | the same as JSON, with revision and version |
-//! | | `/stats` | `name: value` lines, as in the reference, for people without a scraper: what `/metrics` has |
+//! | | `/stats` | `name: value` lines, as in the reference, for people without a scraper: what `/metrics` has, and the reference's names where they are asked for |
 //! | | `/` | what there is |
 //!
 //! With USE_PROMETHEUS one more port has metrics under the reference's names, and nothing else.
@@ -33,7 +33,7 @@ use tokio::sync::watch;
 use crate::{
     clock::Clock,
     limiter::{AskError, Limiter},
-    metrics::{Metrics, exposition, mapper::Mapper},
+    metrics::{Metrics, exposition, mapper::Mapper, reference::Reference},
     service::{BUSY, Deadline, InFlight, MESSAGE_MAX_BYTES, Service},
     store::Store,
 };
@@ -176,7 +176,12 @@ async fn stats<C: Clock, S: Store>(State(admin): State<Arc<Shared<C, S>>>) -> St
     let text = admin.metrics.text();
     // A label's value may hold spaces, the number behind it none.
     let samples = text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.rsplit_once(' '));
-    samples.map(|(name, value)| format!("{name}: {value}\n")).collect()
+    let mut stats: String = samples.map(|(name, value)| format!("{name}: {value}\n")).collect();
+    let names = admin.metrics.reference.iter().flat_map(Reference::samples);
+    let mut names: Vec<_> = names.map(|sample| format!("{}: {}\n", sample.name(), sample.total)).collect();
+    names.sort_unstable();
+    stats.extend(names);
+    stats
 }
 
 async fn ask<C: Clock, S: Store>(State(admin): State<Arc<Shared<C, S>>>, request: Request) -> Response {

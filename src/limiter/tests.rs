@@ -412,6 +412,21 @@ fn with_quota_mode_a_request_passes_while_one_limit_has_something_left() {
 }
 
 #[test]
+fn with_quota_mode_a_limit_on_trial_is_never_over() {
+    let rules = "
+domain: d
+descriptors:
+- {key: a, rate_limit: {unit: day, requests_per_unit: 1}}
+- {key: trial, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}
+";
+    let options = Options { quota_mode: true, ..OPTIONS };
+    let it = harness(rules, options, |clock| MemoryStore::new(clock, 1_000));
+    assert_eq!(it.ask(&ask(&["a=x", "trial=x"])), "OK ok:0 ok:0");
+    assert_eq!(it.ask(&ask(&["a=x", "trial=x"])), "OK over:0 ok:0");
+    assert_eq!(it.ask(&ask(&["a=x"])), "OVER over:0");
+}
+
+#[test]
 fn a_special_limit_takes_the_place_of_the_general_one_in_the_same_request() {
     let rules = "
 domain: d

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, net::TcpListener};
 
 use crate::{
     asking::{Service, fixture, overriding},
-    hosts::{self, now, sums},
+    hosts::{self, get, now, sums},
 };
 
 const TAGS: (&str, &str) = ("EXTRA_TAGS", "zone:eu.1,env:prod");
@@ -128,6 +128,8 @@ async fn a_dead_host_delays_no_answer_and_is_told_everything_when_it_is_back() {
     service.served.line("is back");
     taken.wait_for("ratelimit.service.rate_limit.shop.a_b.total_hits", 1).await;
     taken.wait_for("ratelimit.service.config_load_success", 1).await;
+    let stats = get(&service.served.address("debug"), "/stats").1;
+    assert!(stats.contains("\nratelimit.service.rate_limit.shop.a_b.total_hits: 1\n"), "{stats}");
     let warned = service.served.log().matches("takes nothing").count();
     assert_eq!(warned, 1, "{}", service.served.log());
     service.end().await;
