@@ -313,16 +313,6 @@ impl Metrics {
     }
 }
 
-impl LoadedGauges {
-    fn registered(registry: &mut Registry) -> Self {
-        let loaded = Self::default();
-        registry.register("domains", "Domains in force", loaded.domains.clone());
-        registry.register("limits", "Limits in force", loaded.limits.clone());
-        registry.register("tenants", "Tenants in force", loaded.tenants.clone());
-        loaded
-    }
-}
-
 fn labels(domain: &str, rule: &str, verdict: &'static str) -> RuleLabels {
     RuleLabels { domain: domain.into(), rule: rule.into(), verdict }
 }
