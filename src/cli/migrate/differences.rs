@@ -71,6 +71,7 @@ pub(super) fn that_concern(rules: Rules, environment: &Environment) -> Vec<Diffe
             "Names of rule files" => rules.unread > 0,
             "Names of metrics with clients' values" => rules.values_in_metrics,
             "Metrics to statsd" => !environment.has("USE_STATSD"),
+            "A PROMETHEUS_MAPPER_YAML that is wrong" => environment.has("PROMETHEUS_MAPPER_YAML"),
             "EXTRA_TAGS with Prometheus" => {
                 environment.has("EXTRA_TAGS") && environment.is("USE_PROMETHEUS", "true")
             }
