@@ -69,6 +69,8 @@ pub(super) fn that_concern(rules: Rules, environment: &Environment) -> Vec<Diffe
             "`Retry-After`" => environment.is("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
             "A value that is the text of a wildcard" => rules.stars,
             "Names of rule files" => rules.unread > 0,
+            // A pair without `=` is a wrong value, and told among these.
+            "`CONFIG_GRPC_XDS_NODE_METADATA` with a pair that has no `=`" => false,
             "Names of metrics with clients' values" => rules.values_in_metrics,
             "Metrics to statsd" => !environment.has("USE_STATSD"),
             "A PROMETHEUS_MAPPER_YAML that is wrong" => environment.has("PROMETHEUS_MAPPER_YAML"),
