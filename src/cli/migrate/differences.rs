@@ -72,7 +72,9 @@ pub(super) fn that_concern(rules: Rules, environment: &Environment) -> Vec<Diffe
             // A pair without `=` is a wrong value, and told among these.
             "`CONFIG_GRPC_XDS_NODE_METADATA` with a pair that has no `=`" => false,
             "Names of metrics with clients' values" => rules.values_in_metrics,
-            "Metrics to statsd" => !environment.has("USE_STATSD"),
+            "Metrics to statsd" => {
+                !["USE_STATSD", "STATSD_HOST", "STATSD_PORT"].iter().any(|name| environment.has(name))
+            }
             "A PROMETHEUS_MAPPER_YAML that is wrong" => environment.has("PROMETHEUS_MAPPER_YAML"),
             "EXTRA_TAGS with Prometheus" => {
                 environment.has("EXTRA_TAGS") && environment.is("USE_PROMETHEUS", "true")
