@@ -25,6 +25,7 @@ mod front;
 mod health;
 mod listen;
 mod statsd;
+mod tls;
 mod loading;
 mod web;
 mod worker;
@@ -61,6 +62,7 @@ use health::Health;
 use listen::Listeners;
 use loading::Loader;
 use statsd::Flushing;
+use tls::Tls;
 use web::Web;
 use worker::Workers;
 
@@ -116,6 +118,7 @@ fn start(settings: &Settings, metrics: &Arc<Metrics>) -> Result<(), Failure> {
     tell_ignored();
     loading::check(settings)?;
     let mapper = mapper(settings)?;
+    let tls = settings.listen.grpc_tls.as_ref().map(Tls::new).transpose().map_err(Failure::usage)?;
     let store = Backend::new(settings)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -125,8 +128,11 @@ fn start(settings: &Settings, metrics: &Arc<Metrics>) -> Result<(), Failure> {
     let ended = runtime.block_on(async {
         let listeners = Listeners::bind(settings)?;
         let signals = Signals::new()?;
+        if let Some(tls) = tls.clone() {
+            tokio::spawn(tls.follow());
+        }
         let limiter = Arc::new(limiter(settings, store, metrics));
-        serve(settings, metrics, limiter, mapper, listeners, signals).await
+        serve(settings, metrics, limiter, mapper, listeners, tls, signals).await
     });
     // Rules that are still being read are not waited for.
     runtime.shutdown_background();
@@ -144,6 +150,7 @@ async fn serve(
     limiter: Arc<Served>,
     mapper: Mapper,
     listeners: Listeners,
+    tls: Option<Tls>,
     mut signals: Signals,
 ) -> Result<(), Failure> {
     let service =
@@ -151,7 +158,8 @@ async fn serve(
     let in_flight = InFlight::new(settings.in_flight_max);
     let health = Health::new(health::follows(settings), health::needs(settings)).await;
     let loader = Loader::new(&limiter, metrics, health.changed());
-    let (mut workers, dealer) = Workers::start(settings, &service, &limiter, metrics, &health, &in_flight)?;
+    let (mut workers, dealer) =
+        Workers::start(settings, &service, &limiter, metrics, &health, &in_flight, tls.as_ref())?;
     let (stop_dealing, stop) = oneshot::channel();
     let dealing = tokio::spawn(listen::deal(listeners.grpc, dealer, stop));
     let admin = Admin::new(

@@ -20,17 +20,17 @@ mod raw;
 mod redis;
 mod xds;
 mod stats;
+mod listen;
 mod ignored;
 
 use std::{
-    fmt,
-    net::{IpAddr, Ipv4Addr},
     num::{NonZeroU32, NonZeroUsize},
     path::PathBuf,
     time::Duration,
 };
 
 pub use ignored::ignored;
+pub use listen::{Endpoint, GrpcClients, GrpcTls, Listen};
 pub use raw::{RawSettings, SettingsError};
 pub use redis::{Redis, RedisTls, Secret, Socket};
 pub use stats::{Prometheus, Protocol, Stats, Statsd};
@@ -99,26 +99,6 @@ pub struct Rules {
     pub needed_for_health: bool,
     /// Whether health waits for the first rules; requests before them get UNAVAILABLE in any case.
     pub awaited: bool,
-}
-
-/// Which ports are opened. Port 0 is any free one; the log says which.
-#[derive(Clone, Debug)]
-pub struct Listen {
-    /// The service, health and reflection.
-    pub grpc: Endpoint,
-    /// `/healthcheck`, `/ready`, `/metrics`, `/json`.
-    pub http: Endpoint,
-    /// `/rlconfig`, `/rules`.
-    pub debug: Endpoint,
-}
-
-/// An address to listen on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Endpoint {
-    /// Of which interface.
-    pub host: IpAddr,
-    /// 0 is any free one.
-    pub port: u16,
 }
 
 /// Where budgets are kept.
@@ -254,7 +234,7 @@ impl Settings {
         let compat = read.one("TOLLGATE_COMPAT", values::compat)?;
         Ok(Self {
             rules: rules(&read, compat)?,
-            listen: listen(&read, compat)?,
+            listen: listen::listen(&read, compat)?,
             backend: backend(&read)?,
             keys: keys(&read)?,
             store: Store {
@@ -320,24 +300,6 @@ fn rules(read: &Reader<'_>, compat: bool) -> Result<Rules, SettingsError> {
     })
 }
 
-fn listen(read: &Reader<'_>, compat: bool) -> Result<Listen, SettingsError> {
-    let endpoint = |host, port| {
-        Ok(Endpoint { host: read.one(host, values::host)?, port: read.one(port, values::port)? })
-    };
-    Ok(Listen {
-        grpc: endpoint("GRPC_HOST", "GRPC_PORT")?,
-        http: endpoint("HOST", "PORT")?,
-        debug: Endpoint {
-            host: read.opt("DEBUG_HOST", values::host)?.unwrap_or(if compat {
-                Ipv4Addr::UNSPECIFIED.into()
-            } else {
-                Ipv4Addr::LOCALHOST.into()
-            }),
-            port: read.one("DEBUG_PORT", values::port)?,
-        },
-    })
-}
-
 fn backend(read: &Reader<'_>) -> Result<Backend, SettingsError> {
     let keys_max = read.one("MEMORY_KEYS_MAX", values::count)?;
     let redis = redis::redis(read)?;
@@ -389,10 +351,4 @@ fn headers(read: &Reader<'_>, compat: bool) -> Result<Headers, SettingsError> {
     let silent = style == Some(Style::None) || (style.is_none() && compat);
     let retry_after = if silent { RetryAfter::Hidden } else { RetryAfter::Shown { jitter } };
     Ok(Headers { numbers, retry_after })
-}
-
-impl fmt::Display for Endpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        std::net::SocketAddr::new(self.host, self.port).fmt(f)
-    }
 }

@@ -67,6 +67,10 @@ fn prometheus(settings: &Settings) -> String {
     format!("{listen}{path}{}{mapper}", if *milliseconds { " ms" } else { "" })
 }
 
+fn grpc_tls(settings: &Settings) -> String {
+    format!("tls: {:?}", settings.listen.grpc_tls)
+}
+
 fn part(text: &str, of: &str) -> String {
     let (_, rest) = text.split_once(of).unwrap_or_else(|| panic!("no {of} in {text}"));
     rest.split([',', '}']).next().unwrap().trim().to_owned()
@@ -82,6 +86,16 @@ fn beside(name: &str) -> RawSettings {
             .with("REDIS_TLS_CLIENT_CERT", "c")
             .with("REDIS_TLS_CLIENT_KEY", "k"),
         name if name.starts_with("REDIS_") && name != "REDIS_URL" => raw.with("REDIS_URL", "r:1"),
+        name if name.starts_with("GRPC_SERVER_") || name.starts_with("GRPC_CLIENT_") => {
+            let raw = raw.with("GRPC_SERVER_TLS_CERT", "c").with("GRPC_SERVER_TLS_KEY", "k");
+            match name {
+                "GRPC_SERVER_USE_TLS" => raw,
+                "GRPC_CLIENT_TLS_SAN" => {
+                    raw.with("GRPC_SERVER_USE_TLS", "1").with("GRPC_CLIENT_TLS_CACERT", "a")
+                }
+                _ => raw.with("GRPC_SERVER_USE_TLS", "1"),
+            }
+        }
         name if name.starts_with("CONFIG_GRPC_XDS_") || name.starts_with("XDS_CLIENT_") => {
             let raw = raw.with("CONFIG_TYPE", "GRPC_XDS_SOTW");
             match name {
@@ -141,6 +155,11 @@ fn cases() -> Vec<Case> {
         case("TOLLGATE_COMPAT", "false", ("reference", "true"), ("true", "`none` or `reference`"), |s| d(s.compat)),
         case("GRPC_HOST", "0.0.0.0:8081", ("::1", "[::1]:8081"), ("example.org", "IP address"), |s| s.listen.grpc.to_string()),
         case("GRPC_PORT", "0.0.0.0:8081", ("0", "0.0.0.0:0"), ("65536", "0 to 65535"), |s| s.listen.grpc.to_string()),
+        case("GRPC_SERVER_USE_TLS", "None", ("true", "Some(GrpcTls { cert: \"c\""), ("on", "`true` or `false`"), |s| part(&grpc_tls(s), "tls: ")),
+        case("GRPC_SERVER_TLS_CERT", "\"c\"", ("d.pem", "\"d.pem\""), None, |s| part(&grpc_tls(s), "cert: ")),
+        case("GRPC_SERVER_TLS_KEY", "\"k\"", ("l.pem", "\"l.pem\""), None, |s| part(&grpc_tls(s), "key: ")),
+        case("GRPC_CLIENT_TLS_CACERT", "None", ("ca.pem", "Some(GrpcClients { ca: \"ca.pem\""), None, |s| part(&grpc_tls(s), "client: ")),
+        case("GRPC_CLIENT_TLS_SAN", "None", ("envoy.example", "Some(\"envoy.example\")"), ("a b", "host's name"), |s| part(&grpc_tls(s), "name: ")),
         case("HOST", "0.0.0.0:8080", ("localhost", "127.0.0.1:8080"), ("0.0.0", "IP address"), |s| s.listen.http.to_string()),
         case("PORT", "0.0.0.0:8080", ("80", "0.0.0.0:80"), ("http", "0 to 65535"), |s| s.listen.http.to_string()),
         case("DEBUG_HOST", "127.0.0.1:6070", ("0.0.0.0", "0.0.0.0:6070"), ("*", "IP address"), |s| s.listen.debug.to_string()),
@@ -223,6 +242,7 @@ fn every_setting_has_its_default_its_flag_and_an_error_that_helps() {
         // Charts write an empty text for "not set".
         if !case.name.ends_with("_CLIENT_TLS_CERT")
             && !case.name.ends_with("_CLIENT_TLS_KEY")
+            && !["GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY"].contains(&case.name)
             && !["REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY"].contains(&case.name)
         {
             assert_eq!(
@@ -384,6 +404,27 @@ fn a_certificate_for_the_management_server_needs_its_key() {
 }
 
 #[test]
+fn tls_for_clients_needs_a_certificate_with_its_key_and_a_clients_name_an_authority() {
+    let given =
+        [("GRPC_SERVER_USE_TLS", "true"), ("GRPC_SERVER_TLS_CERT", "c"), ("GRPC_SERVER_TLS_KEY", "k")];
+    let of = |given: &[(&str, &str)]| {
+        let raw = given.iter().fold(RawSettings::default(), |raw, (name, value)| raw.with(name, *value));
+        Settings::compile(&raw).map_err(|error| error.to_string())
+    };
+    let named = [&given[..], &[("GRPC_CLIENT_TLS_SAN", "n")]].concat();
+    for (given, missing) in [
+        (&given[..1], "GRPC_SERVER_TLS_CERT"),
+        (&given[..2], "GRPC_SERVER_TLS_KEY"),
+        (&*named, "GRPC_CLIENT_TLS_CACERT"),
+    ] {
+        let line = of(given).unwrap_err();
+        assert!(line.contains(missing), "{line}");
+    }
+    // Charts leave paths in place when TLS is switched off.
+    assert!(of(&named[1..]).unwrap().listen.grpc_tls.is_none());
+}
+
+#[test]
 fn durations_and_booleans_are_those_of_go() {
     use std::time::Duration;
     for (text, nanos) in [
@@ -460,13 +501,13 @@ fn what_the_reference_knows_and_we_do_not_honour_is_told_by_name() {
         ("TRACING_SERVICE_NAME", "limits"),
         ("REDIS_PERSECOND_URL", "r:1"),
         ("MEMCACHE_HOST_PORT", ""),
-        ("GRPC_SERVER_TLS_CERT", "cert.pem"),
+        ("GRPC_UDS", "/r.sock"),
         ("PATH", "/bin"),
         ("GRPC_PORT", "1"),
     ];
     assert_eq!(
         ignored(set),
-        ["GRPC_SERVER_TLS_CERT", "REDIS_PERSECOND_URL", "TRACING_SAMPLING_RATE", "TRACING_SERVICE_NAME"]
+        ["GRPC_UDS", "REDIS_PERSECOND_URL", "TRACING_SAMPLING_RATE", "TRACING_SERVICE_NAME"]
     );
     for row in table() {
         assert!(ignored([(row.name, "x")]).is_empty(), "{} has an effect", row.name);

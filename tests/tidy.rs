@@ -54,7 +54,7 @@ const PARTS: &[Part] = &[
     part(4, "telemetry",       "prometheus_client tracing tracing_subscriber"),
 
     // 5: composition.
-    part(5, "server",          "http hyper hyper_util socket2 tokio tokio_stream tonic tonic_health tonic_reflection tower tracing"),
+    part(5, "server",          "arc_swap http hyper hyper_util socket2 tokio tokio_rustls tokio_stream tonic tonic_health tonic_reflection tower tracing"),
     part(5, "cli",             "bytes clap clap_complete http prost prost_types serde serde_json tokio tonic"),
     part(5, "main",            "tollgate"),
     part(5, "lib",             ""),

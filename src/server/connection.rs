@@ -4,11 +4,14 @@
 //! keepalive and no way to end gracefully. So a client who connects and says nothing would keep a file descriptor as
 //! long as it likes, and a process from ending. Here it has [`PREFACE_WITHIN`] for the preface, and less when the process
 //! ends. Afterwards HTTP/2's own keepalive watches over it.
+//!
+//! The handshake of TLS, where that is spoken, is a part of that time, and of the connection's own task: it happens
+//! below the first read or write, so one that takes long holds up nobody else.
 
 use std::{
     io,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -17,6 +20,7 @@ use tokio::{
     net::TcpStream,
     sync::watch,
 };
+use tokio_rustls::{Accept, TlsAcceptor, server::TlsStream};
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
 /// How long a client may take to send its preface: a handshake over the slowest network, several times.
@@ -27,10 +31,22 @@ const PREFACE_BYTES: usize = 24;
 
 /// A connection as tonic takes it.
 pub(super) struct Connection {
-    stream: TcpStream,
+    stream: Stream,
+    info: TcpConnectInfo,
     /// `None` as soon as the preface is there.
     silence: Option<Silence>,
 }
+
+enum Stream {
+    Plain(TcpStream),
+    Handshake(Box<Accept<TcpStream>>),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// What a connection is read from and written to.
+trait Bytes: AsyncRead + AsyncWrite + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> Bytes for T {}
 
 struct Silence {
     heard: usize,
@@ -39,14 +55,51 @@ struct Silence {
 
 impl Connection {
     /// `open` closes when the process ends.
-    pub(super) fn new(stream: TcpStream, mut open: watch::Receiver<()>) -> Self {
+    pub(super) fn new(stream: TcpStream, tls: Option<TlsAcceptor>, mut open: watch::Receiver<()>) -> Self {
         let ends = async move {
             tokio::select! {
                 () = tokio::time::sleep(PREFACE_WITHIN) => {}
                 _ = open.changed() => {}
             }
         };
-        Self { stream, silence: Some(Silence { heard: 0, ends: Box::pin(ends) }) }
+        let info = stream.connect_info();
+        let stream = match tls {
+            Some(tls) => Stream::Handshake(Box::new(tls.accept(stream))),
+            None => Stream::Plain(stream),
+        };
+        Self { stream, info, silence: Some(Silence { heard: 0, ends: Box::pin(ends) }) }
+    }
+
+    /// The stream, once its handshake is done.
+    fn poll_stream(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Pin<&mut dyn Bytes>>> {
+        if let Stream::Handshake(accept) = &mut self.stream {
+            match Pin::new(accept).poll(cx) {
+                Poll::Ready(Ok(stream)) => self.stream = Stream::Tls(Box::new(stream)),
+                Poll::Ready(Err(error)) => {
+                    let client = self.info.remote_addr;
+                    tracing::debug!(?client, "no TLS: {error}");
+                    return Poll::Ready(Err(error));
+                }
+                Poll::Pending => {
+                    ready!(self.poll_silence(cx));
+                    return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+                }
+            }
+        }
+        match &mut self.stream {
+            Stream::Plain(stream) => Poll::Ready(Ok(Pin::new(stream))),
+            Stream::Tls(stream) => Poll::Ready(Ok(Pin::new(&mut **stream))),
+            // Once ready it is one of the others.
+            Stream::Handshake(_) => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
+        }
+    }
+
+    /// Ready when it was silent for too long.
+    fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match &mut self.silence {
+            Some(silence) => silence.ends.as_mut().poll(cx),
+            None => Poll::Pending,
+        }
     }
 }
 
@@ -57,7 +110,7 @@ impl AsyncRead for Connection {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        let read = ready!(self.poll_stream(cx))?.poll_read(cx, buf);
         let Some(silence) = &mut self.silence else { return read };
         silence.heard += buf.filled().len() - before;
         if silence.heard >= PREFACE_BYTES {
@@ -65,7 +118,7 @@ impl AsyncRead for Connection {
             return read;
         }
         match read {
-            Poll::Pending => silence.ends.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into())),
+            Poll::Pending => self.poll_silence(cx).map(|()| Err(io::ErrorKind::TimedOut.into())),
             read => read,
         }
     }
@@ -73,7 +126,7 @@ impl AsyncRead for Connection {
 
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        ready!(self.poll_stream(cx))?.poll_write(cx, buf)
     }
 
     fn poll_write_vectored(
@@ -81,19 +134,29 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        ready!(self.poll_stream(cx))?.poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        match &self.stream {
+            Stream::Plain(stream) => stream.is_write_vectored(),
+            Stream::Tls(stream) => stream.is_write_vectored(),
+            // What rustls will say; asked once, before the handshake.
+            Stream::Handshake(_) => true,
+        }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        ready!(self.poll_stream(cx))?.poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        match &mut self.stream {
+            // Nobody to say goodbye to: the socket closes when this is dropped.
+            Stream::Handshake(_) => Poll::Ready(Ok(())),
+            Stream::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Tls(stream) => Pin::new(&mut **stream).poll_shutdown(cx),
+        }
     }
 }
 
@@ -101,6 +164,6 @@ impl Connected for Connection {
     type ConnectInfo = TcpConnectInfo;
 
     fn connect_info(&self) -> TcpConnectInfo {
-        self.stream.connect_info()
+        self.info.clone()
     }
 }

@@ -21,7 +21,9 @@ use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tonic::{service::Routes, transport::Server};
 use tonic_health::{pb::health_server::HealthServer, server::HealthService};
 
-use super::{Failure, Served, backend::Backend, connection::Connection, front::Front, health::Health};
+use super::{
+    Failure, Served, backend::Backend, connection::Connection, front::Front, health::Health, tls::Tls,
+};
 use crate::{
     clock::SystemClock,
     metrics::Metrics,
@@ -66,6 +68,7 @@ impl Workers {
         metrics: &Arc<Metrics>,
         health: &Health,
         in_flight: &InFlight,
+        tls: Option<&Tls>,
     ) -> Result<(Self, Dealer), Failure> {
         let threads = settings.threads.get();
         let asked = RateLimitServiceServer::new(service.clone()).max_decoding_message_size(MESSAGE_MAX_BYTES);
@@ -76,8 +79,11 @@ impl Workers {
             let (queue, connections) = mpsc::channel(CONNECTIONS_WAITING_MAX);
             let front = Front::new(asked.clone(), others(health)?, in_flight.clone(), Arc::clone(metrics));
             let (send_ended, limiter, open) = (send_ended.clone(), Arc::clone(limiter), open.subscribe());
+            let tls = tls.cloned();
             let work = move || {
-                let ended = catch_unwind(AssertUnwindSafe(|| work(&limiter, connections, &open, front)));
+                let ended = catch_unwind(AssertUnwindSafe(|| {
+                    work(&limiter, connections, &open, tls.as_ref(), front)
+                }));
                 let why = match ended {
                     Ok(Ok(())) => format!("thread {number} has drained"),
                     Ok(Err(error)) => format!("thread {number} ended: {error}"),
@@ -126,6 +132,7 @@ fn work(
     limiter: &Served,
     connections: mpsc::Receiver<StdTcpStream>,
     open: &watch::Receiver<()>,
+    tls: Option<&Tls>,
     front: Front<Asked>,
 ) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -133,7 +140,11 @@ fn work(
         .build()
         .map_err(|error| error.to_string())?;
     let incoming = ReceiverStream::new(connections).map(|connection| {
-        Ok::<_, io::Error>(Connection::new(TcpStream::from_std(connection)?, open.clone()))
+        Ok::<_, io::Error>(Connection::new(
+            TcpStream::from_std(connection)?,
+            tls.map(Tls::acceptor),
+            open.clone(),
+        ))
     });
     let server = Server::builder()
         .max_concurrent_streams(STREAMS_MAX)

@@ -21,12 +21,11 @@ fn is_ignored(name: &str) -> bool {
 }
 
 /// Each prefix belongs to the reference alone.
-const PREFIXES: &[&str] = &["REDIS_PERSECOND", "MEMCACHE_", "GRPC_SERVER_TLS_", "GRPC_CLIENT_TLS_"];
+const PREFIXES: &[&str] = &["REDIS_PERSECOND", "MEMCACHE_"];
 
 const NAMES: &[&str] = &[
     "GRPC_MAX_CONNECTION_AGE",
     "GRPC_MAX_CONNECTION_AGE_GRACE",
-    "GRPC_SERVER_USE_TLS",
     "GRPC_UDS",
     "LOCAL_CACHE_SIZE_IN_BYTES",
     "REDIS_PIPELINE_LIMIT",

@@ -155,6 +155,20 @@ pub fn host(text: &str) -> Result<IpAddr, Want> {
         .map_err(|_| "write an IP address to listen on, such as `0.0.0.0`, `127.0.0.1` or `::`".to_owned())
 }
 
+/// A host's name or address, as certificates have it.
+///
+/// # Errors
+/// When it is neither.
+pub fn certificate_name(text: &str) -> Result<String, Want> {
+    let is_host = is_name(text) || text.parse::<IpAddr>().is_ok();
+    is_host.then(|| text.to_owned()).ok_or_else(|| "write a host's name, such as `xds.example`".to_owned())
+}
+
+/// Whether these are letters of a host's name.
+pub(super) fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b))
+}
+
 /// # Errors
 /// When it is no whole number from 1.
 pub fn count(text: &str) -> Result<NonZeroUsize, Want> {

@@ -94,7 +94,7 @@ fn tls(read: &Reader<'_>) -> Result<Option<XdsTls>, SettingsError> {
     const KEY: &str = "CONFIG_GRPC_XDS_CLIENT_TLS_KEY";
     let on = read.one("CONFIG_GRPC_XDS_SERVER_USE_TLS", values::boolean)?;
     let ca = read.given("CONFIG_GRPC_XDS_SERVER_TLS_CACERT").map(PathBuf::from);
-    let name = read.opt("CONFIG_GRPC_XDS_SERVER_TLS_SAN", certificate_name)?;
+    let name = read.opt("CONFIG_GRPC_XDS_SERVER_TLS_SAN", values::certificate_name)?;
     let client = match (read.given(CERT), read.given(KEY)) {
         (Some(cert), Some(key)) => Some((PathBuf::from(cert), PathBuf::from(key))),
         (None, None) => None,
@@ -161,16 +161,6 @@ fn pairs(text: &str, between: char) -> Option<Vec<(String, String)>> {
     text.split(',').map(pair).collect()
 }
 
-/// A host's name or address.
-fn certificate_name(text: &str) -> Result<String, values::Want> {
-    let is_host = is_name(text) || text.parse::<std::net::IpAddr>().is_ok();
-    is_host.then(|| text.to_owned()).ok_or_else(|| "write a host's name, such as `xds.example`".to_owned())
-}
-
-fn is_name(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b))
-}
-
 /// `host:port`, perhaps behind a scheme that gRPC libraries have for it.
 fn server(text: &str) -> Result<String, values::Want> {
     let want = || "write `host:port`, such as `localhost:18000`".to_owned();
@@ -182,7 +172,7 @@ fn server(text: &str) -> Result<String, values::Want> {
     let inside = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     let is_host = match inside {
         Some(inside) => inside.parse::<std::net::Ipv6Addr>().is_ok(),
-        None => is_name(host),
+        None => values::is_name(host),
     };
     if is_port && is_host { Ok(bare.to_owned()) } else { Err(want()) }
 }

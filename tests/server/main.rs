@@ -5,6 +5,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[path = "../support/pki.rs"]
+mod pki;
+
 mod client;
 
 mod start;
@@ -13,3 +16,4 @@ mod http;
 mod store;
 mod drain;
 mod upgrade;
+mod tls;

@@ -7,6 +7,9 @@
 #[path = "../support/tollgate.rs"]
 mod tollgate;
 
+#[path = "../support/pki.rs"]
+mod pki;
+
 mod client;
 mod server;
 

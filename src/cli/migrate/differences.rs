@@ -71,6 +71,9 @@ pub(super) fn that_concern(rules: Rules, environment: &Environment) -> Vec<Diffe
             "Names of rule files" => rules.unread > 0,
             // A pair without `=` is a wrong value, and told among these.
             "`CONFIG_GRPC_XDS_NODE_METADATA` with a pair that has no `=`" => false,
+            "Clients with `GRPC_CLIENT_TLS_CACERT`" => environment.has("GRPC_CLIENT_TLS_CACERT"),
+            // A wrong value, too.
+            "`GRPC_CLIENT_TLS_SAN` without `GRPC_CLIENT_TLS_CACERT`" => false,
             "Names of metrics with clients' values" => rules.values_in_metrics,
             "Metrics to statsd" => {
                 !["USE_STATSD", "STATSD_HOST", "STATSD_PORT"].iter().any(|name| environment.has(name))

@@ -1,0 +1,105 @@
+//! Which ports are opened, and what is spoken there.
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr},
+    path::PathBuf,
+};
+
+use super::{
+    raw::{Reader, SettingsError},
+    values,
+};
+
+/// Which ports are opened. Port 0 is any free one; the log says which.
+#[derive(Clone, Debug)]
+pub struct Listen {
+    /// The service, health and reflection.
+    pub grpc: Endpoint,
+    /// How TLS is spoken there; `None` is plain text.
+    pub grpc_tls: Option<GrpcTls>,
+    /// `/healthcheck`, `/ready`, `/metrics`, `/json`.
+    pub http: Endpoint,
+    /// `/rlconfig`, `/rules`.
+    pub debug: Endpoint,
+}
+
+/// An address to listen on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Of which interface.
+    pub host: IpAddr,
+    /// 0 is any free one.
+    pub port: u16,
+}
+
+/// How TLS is spoken on the gRPC port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GrpcTls {
+    /// A PEM file of our certificate, and those between it and its authority.
+    pub cert: PathBuf,
+    /// A PEM file of its key.
+    pub key: PathBuf,
+    /// Who is let in; everybody, where there is none.
+    pub client: Option<GrpcClients>,
+}
+
+/// Which clients are let in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GrpcClients {
+    /// A PEM file of authorities: a client's certificate has to be signed by one.
+    pub ca: PathBuf,
+    /// The name that it must have besides.
+    pub name: Option<String>,
+}
+
+pub(super) fn listen(read: &Reader<'_>, compat: bool) -> Result<Listen, SettingsError> {
+    let endpoint = |host, port| {
+        Ok(Endpoint { host: read.one(host, values::host)?, port: read.one(port, values::port)? })
+    };
+    Ok(Listen {
+        grpc: endpoint("GRPC_HOST", "GRPC_PORT")?,
+        grpc_tls: grpc_tls(read)?,
+        http: endpoint("HOST", "PORT")?,
+        debug: Endpoint {
+            host: read.opt("DEBUG_HOST", values::host)?.unwrap_or(if compat {
+                Ipv4Addr::UNSPECIFIED.into()
+            } else {
+                Ipv4Addr::LOCALHOST.into()
+            }),
+            port: read.one("DEBUG_PORT", values::port)?,
+        },
+    })
+}
+
+/// `None` is plain text.
+fn grpc_tls(read: &Reader<'_>) -> Result<Option<GrpcTls>, SettingsError> {
+    let on = read.one("GRPC_SERVER_USE_TLS", values::boolean)?;
+    let name = read.opt("GRPC_CLIENT_TLS_SAN", values::certificate_name)?;
+    if !on {
+        return Ok(None);
+    }
+    let file = |name: &'static str, why: &str| {
+        read.given(name).map(PathBuf::from).ok_or_else(|| read.missing(name, why))
+    };
+    let cert = file("GRPC_SERVER_TLS_CERT", "GRPC_SERVER_USE_TLS needs a certificate")?;
+    let key = file("GRPC_SERVER_TLS_KEY", "a certificate needs its key")?;
+    let client = match (read.given("GRPC_CLIENT_TLS_CACERT"), name) {
+        (Some(ca), name) => Some(GrpcClients { ca: PathBuf::from(ca), name }),
+        (None, None) => None,
+        // It would let everybody in, and look as if it did not.
+        (None, Some(_)) => {
+            return Err(read.missing(
+                "GRPC_CLIENT_TLS_CACERT",
+                "GRPC_CLIENT_TLS_SAN needs an authority that signs clients' certificates",
+            ));
+        }
+    };
+    Ok(Some(GrpcTls { cert, key, client }))
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        std::net::SocketAddr::new(self.host, self.port).fmt(f)
+    }
+}
