@@ -80,6 +80,10 @@ fn main() {
         [(&few, MANY, UNKNOWN), (&many, MANY, UNKNOWN)],
         &mut draw,
     );
+    println!(
+        "one read of cold memory         {:>24.1} ns    what a look-up among many cannot undercut",
+        cold_read()
+    );
     drop((few, many));
 
     let (few, many) = (descriptors(FEW), descriptors(MANY / 10));
@@ -184,6 +188,21 @@ fn compare(what: &str, depth: usize, sides: [Side<'_>; 2], draw: &mut Draw) {
         (median(|slice| slice[0]), median(|slice| slice[1]), median(|slice| slice[1] / slice[0]));
     println!("{what:<30} {few:>8.1} ns       {many:>8.1} ns    {ratio:>5.2}   {calls} allocations");
     assert_eq!(calls, 0, "finding rules must not allocate");
+}
+
+/// Nanoseconds that one read takes at a random place of as much memory as the tenants fill, each place known only when
+/// the one before was read: this machine's floor for what was not asked for lately.
+fn cold_read() -> f64 {
+    const WORDS: usize = 21 * MANY / size_of::<usize>();
+    const READS: usize = 200_000;
+    let mut draw = Draw(0x2545_F491_4F6C_DD1D);
+    let places: Vec<usize> = (0..WORDS).map(|_| draw.below(WORDS)).collect();
+    let (mut place, began) = (0, SystemClock.instant());
+    for read in 0..READS {
+        place = (places[place] + read) % WORDS;
+    }
+    black_box(place);
+    began.elapsed().as_secs_f64() * 1e9 / READS as f64
 }
 
 fn questions(callers: usize, kind: &str, depth: usize, draw: &mut Draw) -> Vec<Vec<Entry>> {
