@@ -10,7 +10,7 @@ use crate::{
     store::{
         ShardHealth, Store, StoreError,
         memory::MemoryStore,
-        redis::{Hostname, RedisConfig, RedisStore, RedisTls, Secret, Socket},
+        redis::{Hostname, RedisConfig, RedisStore, RedisTls},
     },
 };
 
@@ -51,14 +51,10 @@ impl Backend {
 
 /// The settings in the store's words.
 fn config(redis: &settings::Redis, timeout: Duration) -> RedisConfig {
-    let secret = |secret: &settings::Secret| Secret::new(secret.expose());
     RedisConfig {
-        url: secret(&redis.url),
-        socket: redis.socket.map(|socket| match socket {
-            settings::Socket::Tcp => Socket::Tcp,
-            settings::Socket::Unix => Socket::Unix,
-        }),
-        auth: redis.auth.as_ref().map(secret),
+        url: redis.url.clone(),
+        socket: redis.socket,
+        auth: redis.auth.clone(),
         tls: redis.tls.as_ref().map(|tls| RedisTls {
             ca: tls.ca.clone(),
             client_cert: tls.client.as_ref().map(|(cert, _)| cert.clone()),

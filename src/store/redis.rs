@@ -50,7 +50,7 @@ use std::{
 use fred::types::{Resp3Frame, Value};
 use tokio::sync::watch;
 
-pub use config::{Hostname, RedisConfig, RedisConfigError, RedisTls, Secret, Socket};
+pub use config::{Hostname, RedisConfig, RedisConfigError, RedisTls};
 
 use crate::{
     clock::{Clock, SystemClock},

@@ -6,9 +6,12 @@ use std::{
 };
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
-use tollgate::store::{
-    Store,
-    redis::{Hostname, RedisConfig, RedisStore, RedisTls, Secret, Socket},
+use tollgate::{
+    settings::{Secret, Socket},
+    store::{
+        Store,
+        redis::{Hostname, RedisConfig, RedisStore, RedisTls},
+    },
 };
 
 use crate::{config, connected, eventually, spend, support::redis::RedisServer};

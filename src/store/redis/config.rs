@@ -20,6 +20,8 @@ use std::{fmt, num::NonZeroUsize, path::PathBuf, time::Duration};
 
 use percent_encoding::percent_decode_str;
 
+use crate::settings::{Secret, Socket};
+
 /// The port of a Redis that names none.
 const DEFAULT_PORT: u16 = 6379;
 
@@ -69,15 +71,6 @@ impl RedisConfig {
     }
 }
 
-/// `REDIS_SOCKET_TYPE`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Socket {
-    /// `tcp`
-    Tcp,
-    /// `unix`
-    Unix,
-}
-
 /// `REDIS_TLS*`. The default trusts the system's authorities and shows no certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RedisTls {
@@ -99,27 +92,6 @@ pub enum Hostname {
     Verified,
     /// `REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=true`: it need not.
     Skipped,
-}
-
-/// A text that is never shown.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
-
-impl Secret {
-    /// Hides `text`.
-    pub fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
-    }
-
-    pub(super) fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("(hidden)")
-    }
 }
 
 /// Why settings make no Redis store. Names the setting, and how to mend it; repeats no secret.
