@@ -160,6 +160,8 @@ fn cases() -> Vec<Case> {
         case("GRPC_SERVER_TLS_KEY", "\"k\"", ("l.pem", "\"l.pem\""), None, |s| part(&grpc_tls(s), "key: ")),
         case("GRPC_CLIENT_TLS_CACERT", "None", ("ca.pem", "Some(GrpcClients { ca: \"ca.pem\""), None, |s| part(&grpc_tls(s), "client: ")),
         case("GRPC_CLIENT_TLS_SAN", "None", ("envoy.example", "Some(\"envoy.example\")"), ("a b", "host's name"), |s| part(&grpc_tls(s), "name: ")),
+        case("GRPC_MAX_CONNECTION_AGE", "Some(86400s)", ("720h", "Some(2592000s)"), ("8761h", "above 8760h"), |s| d(s.listen.grpc_age.told)),
+        case("GRPC_MAX_CONNECTION_AGE_GRACE", "Some(3600s)", ("0", "None"), ("1", "`1s`"), |s| d(s.listen.grpc_age.grace)),
         case("HOST", "0.0.0.0:8080", ("localhost", "127.0.0.1:8080"), ("0.0.0", "IP address"), |s| s.listen.http.to_string()),
         case("PORT", "0.0.0.0:8080", ("80", "0.0.0.0:80"), ("http", "0 to 65535"), |s| s.listen.http.to_string()),
         case("DEBUG_HOST", "127.0.0.1:6070", ("0.0.0.0", "0.0.0.0:6070"), ("*", "IP address"), |s| s.listen.debug.to_string()),

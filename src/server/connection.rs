@@ -5,6 +5,9 @@
 //! long as it likes, and a process from ending. Here it has [`PREFACE_WITHIN`] for the preface, and less when the process
 //! ends. Afterwards HTTP/2's own keepalive watches over it.
 //!
+//! A connection may also be told to end in time (see [`Connection::cut_after`]), whatever its client does, and tells when it
+//! is gone.
+//!
 //! The handshake of TLS, where that is spoken, is a part of that time, and of the connection's own task: it happens
 //! below the first read or write, so one that takes long holds up nobody else.
 
@@ -18,7 +21,8 @@ use std::{
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
-    sync::watch,
+    sync::{oneshot, watch},
+    time::Sleep,
 };
 use tokio_rustls::{Accept, TlsAcceptor, server::TlsStream};
 use tonic::transport::server::{Connected, TcpConnectInfo};
@@ -35,6 +39,10 @@ pub(super) struct Connection {
     info: TcpConnectInfo,
     /// `None` as soon as the preface is there.
     silence: Option<Silence>,
+    /// When it is cut.
+    cut: Option<Pin<Box<Sleep>>>,
+    /// Dropped with it.
+    gone: Option<oneshot::Sender<()>>,
 }
 
 enum Stream {
@@ -67,7 +75,35 @@ impl Connection {
             Some(tls) => Stream::Handshake(Box::new(tls.accept(stream))),
             None => Stream::Plain(stream),
         };
-        Self { stream, info, silence: Some(Silence { heard: 0, ends: Box::pin(ends) }) }
+        Self {
+            stream,
+            info,
+            silence: Some(Silence { heard: 0, ends: Box::pin(ends) }),
+            cut: None,
+            gone: None,
+        }
+    }
+
+    /// From then on reading and writing fail instead of waiting.
+    #[must_use]
+    pub(super) fn cut_after(mut self, age: Option<Duration>) -> Self {
+        self.cut = age.map(|age| Box::pin(tokio::time::sleep(age)));
+        self
+    }
+
+    /// What ends when the connection is gone.
+    pub(super) fn gone(&mut self) -> oneshot::Receiver<()> {
+        let (gone, end) = oneshot::channel();
+        self.gone = Some(gone);
+        end
+    }
+
+    /// What is waited for is waited for until the cut.
+    fn until_cut<T>(&mut self, cx: &mut Context<'_>, done: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        match (&mut self.cut, done) {
+            (Some(cut), Poll::Pending) => cut.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into())),
+            (_, done) => done,
+        }
     }
 
     /// The stream, once its handshake is done.
@@ -111,7 +147,7 @@ impl AsyncRead for Connection {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let read = ready!(self.poll_stream(cx))?.poll_read(cx, buf);
-        let Some(silence) = &mut self.silence else { return read };
+        let Some(silence) = &mut self.silence else { return self.until_cut(cx, read) };
         silence.heard += buf.filled().len() - before;
         if silence.heard >= PREFACE_BYTES {
             self.silence = None;
@@ -126,7 +162,8 @@ impl AsyncRead for Connection {
 
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        ready!(self.poll_stream(cx))?.poll_write(cx, buf)
+        let written = ready!(self.poll_stream(cx))?.poll_write(cx, buf);
+        self.until_cut(cx, written)
     }
 
     fn poll_write_vectored(
@@ -134,7 +171,8 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        ready!(self.poll_stream(cx))?.poll_write_vectored(cx, bufs)
+        let written = ready!(self.poll_stream(cx))?.poll_write_vectored(cx, bufs);
+        self.until_cut(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -147,7 +185,8 @@ impl AsyncWrite for Connection {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_stream(cx))?.poll_flush(cx)
+        let flushed = ready!(self.poll_stream(cx))?.poll_flush(cx);
+        self.until_cut(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -1,7 +1,9 @@
 //! The threads that answer: each one runtime, its own connections, and nothing shared but what has to be.
 
 use std::{
-    future, io,
+    future,
+    hash::{BuildHasher, Hasher, RandomState},
+    io,
     net::TcpStream as StdTcpStream,
     num::NonZeroUsize,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -16,8 +18,9 @@ use tokio::{
         mpsc::{self, error::TrySendError},
         watch,
     },
+    task::JoinSet,
 };
-use tokio_stream::{StreamExt, wrappers::ReceiverStream};
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{service::Routes, transport::Server};
 use tonic_health::{pb::health_server::HealthServer, server::HealthService};
 
@@ -29,7 +32,7 @@ use crate::{
     metrics::Metrics,
     proto::{self, envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer},
     service::{InFlight, MESSAGE_MAX_BYTES, Service},
-    settings::Settings,
+    settings::{GrpcAge, Settings},
 };
 
 /// Connections that wait for their thread: as many as arrive while it is at work for a moment.
@@ -78,12 +81,11 @@ impl Workers {
         for number in 0..threads {
             let (queue, connections) = mpsc::channel(CONNECTIONS_WAITING_MAX);
             let front = Front::new(asked.clone(), others(health)?, in_flight.clone(), Arc::clone(metrics));
-            let (send_ended, limiter, open) = (send_ended.clone(), Arc::clone(limiter), open.subscribe());
-            let tls = tls.cloned();
+            let (send_ended, limiter) = (send_ended.clone(), Arc::clone(limiter));
+            let shared =
+                Shared { open: open.subscribe(), tls: tls.cloned(), age: settings.listen.grpc_age, front };
             let work = move || {
-                let ended = catch_unwind(AssertUnwindSafe(|| {
-                    work(&limiter, connections, &open, tls.as_ref(), front)
-                }));
+                let ended = catch_unwind(AssertUnwindSafe(|| work(&limiter, connections, &shared)));
                 let why = match ended {
                     Ok(Ok(())) => format!("thread {number} has drained"),
                     Ok(Err(error)) => format!("thread {number} ended: {error}"),
@@ -127,37 +129,94 @@ fn others(health: &Health) -> Result<Routes, Failure> {
     Ok(Routes::new(health).add_service(reflection).prepare())
 }
 
+/// What a thread's connections have in common.
+struct Shared {
+    /// Closes when the process ends.
+    open: watch::Receiver<()>,
+    tls: Option<Tls>,
+    age: GrpcAge,
+    front: Front<Asked>,
+}
+
 /// One thread's life.
 fn work(
     limiter: &Served,
-    connections: mpsc::Receiver<StdTcpStream>,
-    open: &watch::Receiver<()>,
-    tls: Option<&Tls>,
-    front: Front<Asked>,
+    mut connections: mpsc::Receiver<StdTcpStream>,
+    shared: &Shared,
 ) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| error.to_string())?;
-    let incoming = ReceiverStream::new(connections).map(|connection| {
-        Ok::<_, io::Error>(Connection::new(
-            TcpStream::from_std(connection)?,
-            tls.map(Tls::acceptor),
-            open.clone(),
-        ))
-    });
     let server = Server::builder()
         .max_concurrent_streams(STREAMS_MAX)
         .http2_keepalive_interval(Some(KEEPALIVE_EVERY))
         .http2_keepalive_timeout(Some(KEEPALIVE_WITHIN));
-    // The end of `incoming` is the sign to drain. That a signal is given at all makes tonic send GOAWAYs then.
-    let never = future::pending::<()>();
-    runtime
-        .block_on(async {
-            limiter.store().join();
-            server.serve_with_incoming_shutdown(front, incoming, never).await
-        })
-        .map_err(|error| error.to_string())
+    runtime.block_on(async {
+        limiter.store().join();
+        let mut served = JoinSet::new();
+        loop {
+            tokio::select! {
+                connection = connections.recv() => match connection {
+                    Some(connection) => match TcpStream::from_std(connection) {
+                        Ok(connection) => drop(served.spawn(shared.serve(server.clone(), connection))),
+                        Err(error) => tracing::warn!("a connection is lost: {error}"),
+                    },
+                    None => break,
+                },
+                Some(_) = served.join_next() => {}
+            }
+        }
+        while served.join_next().await.is_some() {}
+    });
+    Ok(())
+}
+
+impl Shared {
+    /// Serves a connection until it is gone.
+    fn serve(&self, server: Server, connection: TcpStream) -> impl Future<Output = ()> + Send + use<> {
+        let told = self.age.told.map(|age| jittered(age, RandomState::new().build_hasher().finish()));
+        let cut = told.and_then(|told| Some(told + self.age.grace?));
+        let tls = self.tls.as_ref().map(Tls::acceptor);
+        let mut connection = Connection::new(connection, tls, self.open.clone()).cut_after(cut);
+        let (mut open, front, gone) = (self.open.clone(), self.front.clone(), connection.gone());
+        let (send, incoming) = mpsc::channel(1);
+        let _ = send.try_send(Ok::<_, io::Error>(connection));
+        // That a signal is given at all makes tonic send a GOAWAY when `incoming` ends. Its own `max_connection_age` has
+        // one age for all, which would make all return together, and sends none where there is a grace.
+        let serving = server.serve_with_incoming_shutdown(
+            front,
+            ReceiverStream::new(incoming),
+            future::pending::<()>(),
+        );
+        let told = async move {
+            let age = async {
+                match told {
+                    Some(told) => tokio::time::sleep(told).await,
+                    None => future::pending().await,
+                }
+            };
+            tokio::select! {
+                _ = gone => {}
+                _ = open.changed() => {}
+                () = age => {}
+            }
+            drop(send);
+        };
+        async move {
+            let (ended, ()) = tokio::join!(serving, told);
+            if let Err(error) = ended {
+                tracing::debug!("a connection ended: {error}");
+            }
+        }
+    }
+}
+
+/// An age, give or take a tenth by chance: clients that came together do not return together.
+fn jittered(age: Duration, dice: u64) -> Duration {
+    // 53 bits are what a float has.
+    let part = (dice >> 11) as f64 / (1_u64 << 53) as f64;
+    age.mul_f64(0.9 + 0.2 * part)
 }
 
 /// Deals connections round robin.
@@ -187,5 +246,17 @@ impl Dealer {
         let queues = NonZeroUsize::new(self.queues.len()).expect("THREADS is at least 1");
         self.next = (self.next + 1) % queues;
         &self.queues[self.next]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_age_is_moved_by_a_tenth_at_most_in_both_directions() {
+        let age = Duration::from_secs(1000);
+        let ages = [0, u64::MAX / 2, u64::MAX].map(|dice| jittered(age, dice).as_secs_f64().round());
+        assert_eq!(ages, [900.0, 1000.0, 1100.0]);
     }
 }

@@ -4,6 +4,7 @@ use std::{
     fmt,
     net::{IpAddr, Ipv4Addr},
     path::PathBuf,
+    time::Duration,
 };
 
 use super::{
@@ -18,6 +19,8 @@ pub struct Listen {
     pub grpc: Endpoint,
     /// How TLS is spoken there; `None` is plain text.
     pub grpc_tls: Option<GrpcTls>,
+    /// How old connections become there.
+    pub grpc_age: GrpcAge,
     /// `/healthcheck`, `/ready`, `/metrics`, `/json`.
     pub http: Endpoint,
     /// `/rlconfig`, `/rules`.
@@ -31,6 +34,15 @@ pub struct Endpoint {
     pub host: IpAddr,
     /// 0 is any free one.
     pub port: u16,
+}
+
+/// How old connections on the gRPC port become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GrpcAge {
+    /// When a client is told to open another, give or take a tenth; `None` is never.
+    pub told: Option<Duration>,
+    /// How long what is in flight has from then on; `None` is without end.
+    pub grace: Option<Duration>,
 }
 
 /// How TLS is spoken on the gRPC port.
@@ -60,6 +72,10 @@ pub(super) fn listen(read: &Reader<'_>, compat: bool) -> Result<Listen, Settings
     Ok(Listen {
         grpc: endpoint("GRPC_HOST", "GRPC_PORT")?,
         grpc_tls: grpc_tls(read)?,
+        grpc_age: GrpcAge {
+            told: read.one("GRPC_MAX_CONNECTION_AGE", values::age)?,
+            grace: read.one("GRPC_MAX_CONNECTION_AGE_GRACE", values::age)?,
+        },
         http: endpoint("HOST", "PORT")?,
         debug: Endpoint {
             host: read.opt("DEBUG_HOST", values::host)?.unwrap_or(if compat {

@@ -20,6 +20,9 @@ pub type Want = String;
 /// The longest duration of a setting, a day: whoever writes more has mistaken the unit.
 const DURATION_MAX: Duration = Duration::from_secs(86_400);
 
+/// The oldest that anything becomes, a year: beyond it `0` says what is meant.
+const AGE_MAX: Duration = Duration::from_secs(365 * 86_400);
+
 /// The shortest time between two looks at the rule files, since each reads all of them.
 const POLL_MIN: Duration = Duration::from_millis(100);
 
@@ -49,6 +52,18 @@ pub enum HeaderStyle {
 /// # Errors
 /// When it is none, negative, or above a day.
 pub fn duration(text: &str) -> Result<Duration, Want> {
+    duration_up_to(DURATION_MAX, text)
+}
+
+/// How old something may become: as [`duration`], up to a year; 0 is without end, as gRPC has it.
+///
+/// # Errors
+/// As [`duration`], and when it is above a year.
+pub fn age(text: &str) -> Result<Option<Duration>, Want> {
+    Ok(Some(duration_up_to(AGE_MAX, text)?).filter(|age| !age.is_zero()))
+}
+
+fn duration_up_to(longest: Duration, text: &str) -> Result<Duration, Want> {
     let want = || {
         if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
             format!("a duration needs a unit: `{text}s` or `{text}ms`")
@@ -73,8 +88,8 @@ pub fn duration(text: &str) -> Result<Duration, Want> {
         return Err(want());
     }
     match u64::try_from(nanos).map(Duration::from_nanos) {
-        Ok(duration) if duration <= DURATION_MAX => Ok(duration),
-        _ => Err("no duration may be above 24h".to_owned()),
+        Ok(duration) if duration <= longest => Ok(duration),
+        _ => Err(format!("no duration may be above {}h", longest.as_secs() / 3600)),
     }
 }
 

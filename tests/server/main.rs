@@ -17,3 +17,4 @@ mod store;
 mod drain;
 mod upgrade;
 mod tls;
+mod age;
