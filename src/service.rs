@@ -108,7 +108,7 @@ impl<C: Clock, S: Store> RateLimitService for Service<C, S> {
         let began = self.shared.clock.instant();
         let deadline = match request.extensions().get() {
             Some(deadline) => *deadline,
-            None => Deadline::of(request.metadata().as_ref(), self.shared.clock.instant()),
+            None => Deadline::of(request.metadata().as_ref(), began),
         };
         let asked = self.answer(request.into_inner(), deadline).await;
         if let Some(reference) = &self.shared.metrics.reference {
