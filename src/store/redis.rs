@@ -21,7 +21,7 @@
 //!
 //! A fred client is a task on the runtime that connected it, and a spend from elsewhere wakes that runtime's thread:
 //! two wake-ups across cores, dearer than the spend itself. Tollgate runs a single-threaded runtime on each core, so
-//! each calls [`RedisStore::connect_here`] once when it starts; the first ones get a connection of their own, up to the
+//! each calls [`RedisStore::connect_here`] once when it starts; the first ones get connections of their own, up to the
 //! bound of the settings, and the others share these round robin. A spend takes the connection of its thread, or while
 //! that one is down, any other that is up. Connections dial, fail and recover by themselves, from the moment they are
 //! asked for; making the store touches no network, so Tollgate starts without Redis and says what is wrong.
@@ -33,43 +33,40 @@
 //! keys of the domains, too.
 
 mod config;
+mod seats;
+mod node;
 mod link;
 mod dial;
 mod tls;
 mod error;
 
 use std::{
-    cell::Cell,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::{Duration, Instant},
+    sync::{Arc, Weak},
+    time::Duration,
 };
 
-use fred::types::{Resp3Frame, Value};
-use tokio::sync::watch;
+use tokio::{sync::watch, task::JoinSet};
 
 pub use config::{Hostname, RedisConfig, RedisConfigError, RedisTls};
 
 use crate::{
-    clock::{Clock, SystemClock},
     limit::{Charge, Decision},
-    store::{ShardHealth, Store, StoreError, script},
+    store::{ShardHealth, Store, StoreError},
 };
 use config::Target;
 use dial::Dial;
-use link::{Link, Live};
+use node::{Deadline, Hears, Node};
+use seats::{Seat, Seats};
 
 /// The most spends that wait for an answer of one shard, over all connections of this process, those counted whose
 /// callers have given up. At 100,000 spends a second it is 40 ms of answers, eight deadlines: who comes on top of that
 /// would not be answered in time either.
 pub const IN_FLIGHT_MAX: usize = 4096;
 
-/// Budgets in one Redis server. Shared by all runtimes; dropping it closes its connections.
+/// Budgets in Redis. Shared by all runtimes; dropping it closes its connections.
 #[derive(Debug)]
 pub struct RedisStore {
-    shard: Arc<Shard>,
+    shared: Arc<Shared>,
 }
 
 /// Whether Redis was and is there, for readiness.
@@ -87,179 +84,102 @@ impl RedisStore {
     /// # Errors
     /// When a setting is wrong, with the setting's name and how to mend it.
     pub fn new(config: &RedisConfig) -> Result<Self, RedisConfigError> {
-        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let target = Target::parse(config)?;
         let dial = Dial::new(&target, config)?;
         let connections = config.connections.get();
-        let shard = Shard {
-            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-            address: target.address.to_string(),
-            timeout: config.timeout,
-            links: (0..connections).map(|_| Link::default()).collect(),
-            in_flight_max: (IN_FLIGHT_MAX / connections).max(1),
-            reach: watch::Sender::new(Reach::default()),
-            closing: watch::Sender::new(()),
-            next: AtomicU64::new(0),
-            dial,
-        };
-        Ok(Self { shard: Arc::new(shard) })
+        let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
+            let shared = shared.clone();
+            let hears = Hears(Arc::new(move |_| {
+                if let Some(shared) = shared.upgrade() {
+                    shared.publish_reach();
+                }
+            }));
+            let node = Node::new(target.address.to_string(), dial, connections, hears);
+            Shared {
+                timeout: config.timeout,
+                seats: Arc::new(Seats::new(connections)),
+                nodes: watch::Sender::new([Arc::new(node)].into()),
+                reach: watch::Sender::new(Reach::default()),
+            }
+        });
+        Ok(Self { shared })
     }
 
-    /// Gives this thread a connection: a new one on the runtime that is current, which keeps it up from now on, or
+    /// Gives this thread its connections: new ones on the runtime that is current, which keeps them up from now on, or
     /// where the bound is reached, a share of another's. Each runtime of the service calls this once, from its own
     /// thread.
     ///
     /// # Panics
     /// Outside a tokio runtime.
     pub fn connect_here(&self) {
-        let index = match self.shard.links.iter().position(Link::claim) {
-            Some(index) => {
-                tokio::spawn(link::keep(self.shard.clone(), index));
-                index
-            }
-            None => {
-                let next = self.shard.next.fetch_add(1, Ordering::Relaxed);
-                usize::try_from(next).unwrap_or(0) % self.shard.links.len()
-            }
-        };
-        HERE.set((self.shard.id, index));
+        if let Some(seat) = self.shared.seats.sit_down() {
+            tokio::spawn(connect(seat, self.shared.nodes.subscribe()));
+        }
     }
 
     /// Whether Redis was and is there; changes can be waited for.
     pub fn reach(&self) -> watch::Receiver<Reach> {
-        self.shard.reach.subscribe()
+        self.shared.reach.subscribe()
     }
 }
 
 impl Drop for RedisStore {
     fn drop(&mut self) {
-        self.shard.closing.send_replace(());
+        self.shared.nodes.borrow().iter().for_each(|node| node.close());
     }
 }
 
 impl Store for RedisStore {
     async fn spend(&self, charges: &[Charge], within: Duration) -> Result<Decision, StoreError> {
-        let shard = &*self.shard;
-        let deadline = Deadline::after(within.min(shard.timeout));
-        let call = script::Call::new(charges, None);
-        let live = shard.live()?;
-        let loads = live.loads();
-        let mut reply = live.evalsha(shard, &call, deadline).await?;
-        if is_noscript(&reply) {
-            live.load_again(shard, loads, deadline).await?;
-            reply = live.evalsha(shard, &call, deadline).await?;
-        }
-        shard.decide(&reply)
+        let shared = &*self.shared;
+        let deadline = Deadline::after(within.min(shared.timeout));
+        let node = shared.nodes.borrow()[0].clone();
+        node.spend(shared.seats.here(), charges, deadline).await
     }
 
     fn health(&self) -> Vec<ShardHealth> {
-        let shard = &*self.shard;
-        let state = shard.live().map(|_| ()).map_err(|e| e.to_string());
-        vec![ShardHealth { shard: shard.address.clone(), state }]
+        let seat = self.shared.seats.here();
+        self.shared.nodes.borrow().iter().map(|node| node.health(seat)).collect()
     }
 }
 
-thread_local! {
-    /// Which connection this thread takes: the shard's number and the connection's. Most processes have one store; a
-    /// second one on the same thread would find the first one's number here and take its own first connection.
-    static HERE: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
-}
-
-/// One server and the connections to it.
+/// What tasks may outlive the store for.
 #[derive(Debug)]
-struct Shard {
-    id: u64,
-    address: String,
+struct Shared {
     timeout: Duration,
-    links: Box<[Link]>,
-    /// Of one connection.
-    in_flight_max: usize,
+    seats: Arc<Seats>,
+    /// The nodes in use.
+    nodes: watch::Sender<Arc<[Arc<Node>]>>,
     reach: watch::Sender<Reach>,
-    closing: watch::Sender<()>,
-    /// Deals connections to runtimes that own none.
-    next: AtomicU64,
-    dial: Dial,
 }
 
-impl Shard {
-    /// This thread's connection, or while it is down any other that is up; else what is wrong with this thread's.
-    fn live(&self) -> Result<Arc<Live>, StoreError> {
-        let here = match HERE.get() {
-            (id, index) if id == self.id => index,
-            _ => 0,
-        };
-        if let Some(live) = self.links[here].live() {
-            return Ok(live);
+impl Shared {
+    fn publish_reach(&self) {
+        let now = self.nodes.borrow().iter().any(|node| node.is_up());
+        self.reach.send_if_modified(|reach| {
+            let before = std::mem::replace(reach, Reach { once: reach.once || now, now });
+            before != *reach
+        });
+    }
+}
+
+/// Keeps the connections of one seat up: to the nodes that there are, and to those that come. One that is not wanted any
+/// more is closed by who took it out.
+async fn connect(seat: Seat, mut nodes: watch::Receiver<Arc<[Arc<Node>]>>) {
+    let mut known: Arc<[Arc<Node>]> = [].into();
+    let mut kept = JoinSet::new();
+    loop {
+        let now = nodes.borrow_and_update().clone();
+        for node in now.iter().filter(|node| !known.iter().any(|known| Arc::ptr_eq(known, node))) {
+            kept.spawn(node.clone().keep(seat.index));
         }
-        match self.links.iter().find_map(Link::live) {
-            Some(live) => Ok(live),
-            None => Err(self.links[here].why_down(&self.address)),
+        known = now;
+        tokio::select! {
+            changed = nodes.changed() => if changed.is_err() { break },
+            // Else the results of closed nodes would pile up.
+            Some(_) = kept.join_next() => {}
         }
     }
-
-    fn decide(&self, reply: &Resp3Frame) -> Result<Decision, StoreError> {
-        if let Some(text) = error_text(reply) {
-            return Err(error::from_reply(&self.address, &text));
-        }
-        let numbers = match reply {
-            Resp3Frame::Array { data, .. } => data
-                .iter()
-                .map(|element| match element {
-                    Resp3Frame::Number { data, .. } => Some(*data),
-                    _ => None,
-                })
-                .collect::<Option<Vec<i64>>>(),
-            _ => None,
-        };
-        numbers.and_then(|numbers| script::decode(&numbers)).ok_or_else(|| StoreError::Refused {
-            shard: self.address.clone(),
-            why: "it answered the script in a form that is not the script's".to_owned(),
-        })
-    }
-
-    fn timed_out(&self, deadline: Deadline) -> StoreError {
-        StoreError::Timeout { shard: self.address.clone(), after: deadline.whole }
-    }
-}
-
-/// When a spend gives up.
-#[derive(Clone, Copy, Debug)]
-struct Deadline {
-    at: Instant,
-    whole: Duration,
-}
-
-impl Deadline {
-    fn after(whole: Duration) -> Self {
-        // A caller who grants more than the clock can count grants for ever, and the shard's timeout bounds that.
-        let now = SystemClock.instant();
-        Self { at: now.checked_add(whole).unwrap_or(now), whole }
-    }
-
-    /// What is left; `None` when nothing is.
-    fn left(&self) -> Option<Duration> {
-        self.at.checked_duration_since(SystemClock.instant()).filter(|left| !left.is_zero())
-    }
-}
-
-fn is_noscript(reply: &Resp3Frame) -> bool {
-    error_text(reply).is_some_and(|text| text.starts_with("NOSCRIPT"))
-}
-
-/// The text of an error reply.
-fn error_text(reply: &Resp3Frame) -> Option<std::borrow::Cow<'_, str>> {
-    match reply {
-        Resp3Frame::SimpleError { data, .. } => Some((&**data).into()),
-        Resp3Frame::BlobError { data, .. } => Some(String::from_utf8_lossy(data)),
-        _ => None,
-    }
-}
-
-/// The arguments of one `EVALSHA`; the script's hash goes before them.
-fn arguments(hash: Value, call: &script::Call) -> Vec<Value> {
-    let mut all = Vec::with_capacity(2 + call.keys.len() + call.args.len());
-    all.push(hash);
-    all.push(Value::Integer(i64::try_from(call.keys.len()).unwrap_or(i64::MAX)));
-    all.extend(call.keys.iter().chain(&call.args).map(|bytes| Value::Bytes(bytes.clone())));
-    all
+    // The store was dropped, and closed its nodes; what they keep ends by itself.
+    while kept.join_next().await.is_some() {}
 }

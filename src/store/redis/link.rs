@@ -34,9 +34,9 @@ use fred::{
 };
 
 use super::{
-    Deadline, Reach, Shard, arguments,
     dial::{load, once},
     error,
+    node::{Deadline, Node, Sign, arguments},
 };
 use crate::store::{StoreError, script};
 
@@ -72,6 +72,11 @@ impl Link {
     /// The connection, where it is up.
     pub(super) fn live(&self) -> Option<Arc<Live>> {
         self.live.load_full()
+    }
+
+    /// Whether there is one.
+    pub(super) fn is_up(&self) -> bool {
+        self.live.load().is_some()
     }
 
     /// What is wrong, where it is down.
@@ -124,27 +129,27 @@ impl Live {
     /// Runs the script once. `Ok` is any reply, an error reply included.
     pub(super) async fn evalsha(
         &self,
-        shard: &Shard,
+        node: &Node,
         call: &script::Call,
         deadline: Deadline,
     ) -> Result<Resp3Frame, StoreError> {
-        let place = self.enter(shard)?;
-        let left = deadline.left().ok_or_else(|| shard.timed_out(deadline))?;
+        let place = self.enter(node)?;
+        let left = deadline.left().ok_or_else(|| node.timed_out(deadline))?;
         let arguments = arguments(Value::Bytes(Bytes::from_owner(place)), call);
         let command = CustomCommand::new_static("EVALSHA", ClusterHash::Random, false);
         let sent = self.client.with_options(&once(left)).custom_raw(command, arguments).await;
-        sent.map_err(|e| error::from_client(&shard.address, &e, deadline.whole))
+        sent.map_err(|e| error::from_client(&node.address, &e, deadline.whole))
     }
 
     /// Loads the script again after `NOSCRIPT` (a `SCRIPT FLUSH`), once however many spends find it missing: who saw
     /// the count `seen` before he sent his and finds it raised now, has only to run again.
     pub(super) async fn load_again(
         &self,
-        shard: &Shard,
+        node: &Node,
         seen: u64,
         deadline: Deadline,
     ) -> Result<(), StoreError> {
-        let late = || shard.timed_out(deadline);
+        let late = || node.timed_out(deadline);
         let left = deadline.left().ok_or_else(late)?;
         let _one = tokio::time::timeout(left, self.loading.lock()).await.map_err(|_| late())?;
         if self.loads() != seen {
@@ -152,16 +157,16 @@ impl Live {
         }
         let left = deadline.left().ok_or_else(late)?;
         let loaded = load(&self.client, left).await;
-        loaded.map_err(|e| error::from_client(&shard.address, &e, deadline.whole))?;
+        loaded.map_err(|e| error::from_client(&node.address, &e, deadline.whole))?;
         self.loads.fetch_add(1, Ordering::AcqRel);
         Ok(())
     }
 
-    fn enter(&self, shard: &Shard) -> Result<Place, StoreError> {
+    fn enter(&self, node: &Node) -> Result<Place, StoreError> {
         let waiting = self.in_flight.fetch_add(1, Ordering::Relaxed);
         let place = Place { hash: self.hash.clone(), in_flight: self.in_flight.clone() };
-        if waiting >= shard.in_flight_max {
-            return Err(unavailable(&shard.address, "too many spends wait for its answer"));
+        if waiting >= node.in_flight_max {
+            return Err(unavailable(&node.address, "too many spends wait for its answer"));
         }
         Ok(place)
     }
@@ -190,35 +195,34 @@ impl Drop for Place {
 }
 
 /// Keeps the connection of one place up until the store is dropped or this runtime ends.
-pub(super) async fn keep(shard: Arc<Shard>, index: usize) {
-    let mut closing = shard.closing.subscribe();
-    let place = Claimed { shard: &shard, index };
+pub(super) async fn keep(node: Arc<Node>, index: usize) {
+    let place = Claimed { node: &node, index };
     let mut failures = 0;
     loop {
         let why = tokio::select! {
             why = place.connect_and_watch(&mut failures) => why,
-            _ = closing.changed() => return,
+            () = node.closed() => return,
         };
         place.down(why);
         tokio::select! {
             () = tokio::time::sleep(backoff(failures, RandomState::new().build_hasher().finish())) => {}
-            _ = closing.changed() => return,
+            () = node.closed() => return,
         }
         failures = failures.saturating_add(1);
     }
 }
 
 /// A place that this task holds. When the task ends, of itself or with its runtime, another may take it.
-struct Claimed<'s> {
-    shard: &'s Shard,
+struct Claimed<'n> {
+    node: &'n Node,
     index: usize,
 }
 
 impl Claimed<'_> {
     /// One life of the connection; returns why it ended.
     async fn connect_and_watch(&self, failures: &mut u32) -> StoreError {
-        let address = &self.shard.address;
-        let (live, task) = match self.shard.dial.dial(address).await {
+        let address = &self.node.address;
+        let (live, task) = match self.node.dial.dial(address).await {
             Ok(connected) => connected,
             Err(why) => return why,
         };
@@ -228,7 +232,7 @@ impl Claimed<'_> {
         *failures = 0;
         tracing::info!(store = %address, connection = self.index, "connected");
         self.link().up(live);
-        self.shard.publish_reach();
+        self.node.tell(Sign::Up);
         loop {
             tokio::select! {
                 ended = &mut task.0 => {
@@ -251,35 +255,25 @@ impl Claimed<'_> {
     }
 
     fn link(&self) -> &Link {
-        &self.shard.links[self.index]
+        &self.node.links[self.index]
     }
 
     fn down(&self, why: StoreError) {
         let link = self.link();
         // Said once, not at each attempt.
-        if link.live().is_some() || link.why_down(&self.shard.address) != why {
+        if link.live().is_some() || link.why_down(&self.node.address) != why {
             tracing::warn!(connection = self.index, "{why}");
         }
         link.down(why);
-        self.shard.publish_reach();
+        self.node.tell(Sign::Down);
     }
 }
 
 impl Drop for Claimed<'_> {
     fn drop(&mut self) {
-        self.link().down(unavailable(&self.shard.address, "the runtime of this connection has ended"));
+        self.link().down(unavailable(&self.node.address, "the runtime of this connection has ended"));
         self.link().claimed.store(false, Ordering::Release);
-        self.shard.publish_reach();
-    }
-}
-
-impl Shard {
-    fn publish_reach(&self) {
-        let now = self.links.iter().any(|link| link.live.load().is_some());
-        self.reach.send_if_modified(|reach| {
-            let before = std::mem::replace(reach, Reach { once: reach.once || now, now });
-            before != *reach
-        });
+        self.node.tell(Sign::Down);
     }
 }
 
