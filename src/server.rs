@@ -24,6 +24,8 @@ mod connection;
 mod front;
 mod health;
 mod listen;
+mod unix;
+mod socket;
 mod statsd;
 mod tls;
 mod loading;

@@ -30,7 +30,7 @@ use std::{
 };
 
 pub use ignored::ignored;
-pub use listen::{Endpoint, GrpcAge, GrpcClients, GrpcTls, Listen};
+pub use listen::{Endpoint, GrpcAge, GrpcAt, GrpcClients, GrpcTls, Listen, is_abstract, socket_path};
 pub use raw::{RawSettings, SettingsError};
 pub use redis::{Redis, RedisTls, Secret, Socket};
 pub use stats::{Prometheus, Protocol, Stats, Statsd};

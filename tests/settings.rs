@@ -86,6 +86,7 @@ fn beside(name: &str) -> RawSettings {
             .with("REDIS_TLS_CLIENT_CERT", "c")
             .with("REDIS_TLS_CLIENT_KEY", "k"),
         name if name.starts_with("REDIS_") && name != "REDIS_URL" => raw.with("REDIS_URL", "r:1"),
+        "GRPC_UDS_MODE" => raw.with("GRPC_UDS", "/run/r.sock"),
         name if name.starts_with("GRPC_SERVER_") || name.starts_with("GRPC_CLIENT_") => {
             let raw = raw.with("GRPC_SERVER_TLS_CERT", "c").with("GRPC_SERVER_TLS_KEY", "k");
             match name {
@@ -155,6 +156,8 @@ fn cases() -> Vec<Case> {
         case("TOLLGATE_COMPAT", "false", ("reference", "true"), ("true", "`none` or `reference`"), |s| d(s.compat)),
         case("GRPC_HOST", "0.0.0.0:8081", ("::1", "[::1]:8081"), ("example.org", "IP address"), |s| s.listen.grpc.to_string()),
         case("GRPC_PORT", "0.0.0.0:8081", ("0", "0.0.0.0:0"), ("65536", "0 to 65535"), |s| s.listen.grpc.to_string()),
+        case("GRPC_UDS", "0.0.0.0:8081", ("/run/r.sock", "unix:/run/r.sock"), ("unix:/run/r.sock", "the path alone"), |s| s.listen.grpc.to_string()),
+        case("GRPC_UDS_MODE", "None", ("0660", "Some(432)"), ("rw", "as chmod has them"), |s| part(&d(&s.listen.grpc), "mode: ")),
         case("GRPC_SERVER_USE_TLS", "None", ("true", "Some(GrpcTls { cert: \"c\""), ("on", "`true` or `false`"), |s| part(&grpc_tls(s), "tls: ")),
         case("GRPC_SERVER_TLS_CERT", "\"c\"", ("d.pem", "\"d.pem\""), None, |s| part(&grpc_tls(s), "cert: ")),
         case("GRPC_SERVER_TLS_KEY", "\"k\"", ("l.pem", "\"l.pem\""), None, |s| part(&grpc_tls(s), "key: ")),
@@ -301,7 +304,7 @@ fn a_flag_wins_over_its_variable_and_a_switch_needs_no_value() {
     };
     assert!(compiled(&["--shadow-mode"]).answers.shadow_mode);
     assert!(!compiled(&["--shadow-mode=false"]).answers.shadow_mode);
-    assert_eq!(compiled(&["--grpc-port", "1"]).listen.grpc.port, 1);
+    assert_eq!(compiled(&["--grpc-port", "1"]).listen.grpc.to_string(), "0.0.0.0:1");
 
     let out = Command::new(env!("CARGO_BIN_EXE_tollgate"))
         .args(["serve", "--grpc-port", "flag"])
@@ -503,14 +506,10 @@ fn what_the_reference_knows_and_we_do_not_honour_is_told_by_name() {
         ("TRACING_SERVICE_NAME", "limits"),
         ("REDIS_PERSECOND_URL", "r:1"),
         ("MEMCACHE_HOST_PORT", ""),
-        ("GRPC_UDS", "/r.sock"),
         ("PATH", "/bin"),
         ("GRPC_PORT", "1"),
     ];
-    assert_eq!(
-        ignored(set),
-        ["GRPC_UDS", "REDIS_PERSECOND_URL", "TRACING_SAMPLING_RATE", "TRACING_SERVICE_NAME"]
-    );
+    assert_eq!(ignored(set), ["REDIS_PERSECOND_URL", "TRACING_SAMPLING_RATE", "TRACING_SERVICE_NAME"]);
     for row in table() {
         assert!(ignored([(row.name, "x")]).is_empty(), "{} has an effect", row.name);
     }

@@ -20,12 +20,13 @@ use std::{
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
     sync::{oneshot, watch},
     time::Sleep,
 };
 use tokio_rustls::{Accept, TlsAcceptor, server::TlsStream};
-use tonic::transport::server::{Connected, TcpConnectInfo};
+use tonic::transport::server::Connected;
+
+use super::socket::{Peer, Socket};
 
 /// How long a client may take to send its preface: a handshake over the slowest network, several times.
 const PREFACE_WITHIN: Duration = Duration::from_secs(10);
@@ -36,7 +37,7 @@ const PREFACE_BYTES: usize = 24;
 /// A connection as tonic takes it.
 pub(super) struct Connection {
     stream: Stream,
-    info: TcpConnectInfo,
+    peer: Peer,
     /// `None` as soon as the preface is there.
     silence: Option<Silence>,
     /// When it is cut.
@@ -46,9 +47,9 @@ pub(super) struct Connection {
 }
 
 enum Stream {
-    Plain(TcpStream),
-    Handshake(Box<Accept<TcpStream>>),
-    Tls(Box<TlsStream<TcpStream>>),
+    Plain(Socket),
+    Handshake(Box<Accept<Socket>>),
+    Tls(Box<TlsStream<Socket>>),
 }
 
 /// What a connection is read from and written to.
@@ -63,21 +64,21 @@ struct Silence {
 
 impl Connection {
     /// `open` closes when the process ends.
-    pub(super) fn new(stream: TcpStream, tls: Option<TlsAcceptor>, mut open: watch::Receiver<()>) -> Self {
+    pub(super) fn new(socket: Socket, tls: Option<TlsAcceptor>, mut open: watch::Receiver<()>) -> Self {
         let ends = async move {
             tokio::select! {
                 () = tokio::time::sleep(PREFACE_WITHIN) => {}
                 _ = open.changed() => {}
             }
         };
-        let info = stream.connect_info();
+        let peer = socket.peer();
         let stream = match tls {
-            Some(tls) => Stream::Handshake(Box::new(tls.accept(stream))),
-            None => Stream::Plain(stream),
+            Some(tls) => Stream::Handshake(Box::new(tls.accept(socket))),
+            None => Stream::Plain(socket),
         };
         Self {
             stream,
-            info,
+            peer,
             silence: Some(Silence { heard: 0, ends: Box::pin(ends) }),
             cut: None,
             gone: None,
@@ -112,8 +113,7 @@ impl Connection {
             match Pin::new(accept).poll(cx) {
                 Poll::Ready(Ok(stream)) => self.stream = Stream::Tls(Box::new(stream)),
                 Poll::Ready(Err(error)) => {
-                    let client = self.info.remote_addr;
-                    tracing::debug!(?client, "no TLS: {error}");
+                    tracing::debug!("{}: no TLS: {error}", self.peer);
                     return Poll::Ready(Err(error));
                 }
                 Poll::Pending => {
@@ -123,7 +123,8 @@ impl Connection {
             }
         }
         match &mut self.stream {
-            Stream::Plain(stream) => Poll::Ready(Ok(Pin::new(stream))),
+            Stream::Plain(Socket::Tcp(stream)) => Poll::Ready(Ok(Pin::new(stream))),
+            Stream::Plain(Socket::Unix(stream)) => Poll::Ready(Ok(Pin::new(stream))),
             Stream::Tls(stream) => Poll::Ready(Ok(Pin::new(&mut **stream))),
             // Once ready it is one of the others.
             Stream::Handshake(_) => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
@@ -200,9 +201,7 @@ impl AsyncWrite for Connection {
 }
 
 impl Connected for Connection {
-    type ConnectInfo = TcpConnectInfo;
+    type ConnectInfo = ();
 
-    fn connect_info(&self) -> TcpConnectInfo {
-        self.info.clone()
-    }
+    fn connect_info(&self) {}
 }

@@ -1,4 +1,4 @@
-//! Ports, and who gets which connection.
+//! Where we listen, and who gets which connection.
 
 use std::{
     io,
@@ -7,13 +7,16 @@ use std::{
 };
 
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::{net::TcpListener, sync::oneshot};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::oneshot,
+};
 
-use super::{Failure, worker::Dealer};
-use crate::settings::{Endpoint, Prometheus, Settings};
+use super::{Failure, socket::Accepted, unix::Unix, worker::Dealer};
+use crate::settings::{Endpoint, GrpcAt, Prometheus, Settings};
 
 /// Connections that the kernel keeps until they are accepted: all Envoys of a large mesh, returning at once.
-const BACKLOG: i32 = 4096;
+pub(super) const BACKLOG: i32 = 4096;
 
 /// How long a failed accept waits. Out of file descriptors is the usual reason, and trying at once would burn a core
 /// until one is given back.
@@ -22,11 +25,18 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(20);
 /// The ports, open.
 #[derive(Debug)]
 pub(super) struct Listeners {
-    pub(super) grpc: TcpListener,
+    pub(super) grpc: Grpc,
     pub(super) http: TcpListener,
     pub(super) debug: TcpListener,
     /// Where USE_PROMETHEUS asks for it.
     pub(super) prometheus: Option<TcpListener>,
+}
+
+/// Where gRPC is accepted.
+#[derive(Debug)]
+pub(super) enum Grpc {
+    Tcp(TcpListener),
+    Unix(Unix),
 }
 
 impl Listeners {
@@ -39,11 +49,22 @@ impl Listeners {
         let open_prometheus =
             |prometheus: &Prometheus| open("prometheus", "PROMETHEUS_ADDR", prometheus.listen);
         Ok(Self {
-            grpc: open("grpc", "GRPC_PORT", listen.grpc)?,
+            grpc: open_grpc(&listen.grpc)?,
             http: open("http", "PORT", listen.http)?,
             debug: open("debug", "DEBUG_PORT", listen.debug)?,
             prometheus: prometheus.as_ref().map(open_prometheus).transpose()?,
         })
+    }
+}
+
+fn open_grpc(at: &GrpcAt) -> Result<Grpc, Failure> {
+    match at {
+        GrpcAt::Tcp(endpoint) => Ok(Grpc::Tcp(open("grpc", "GRPC_PORT", *endpoint)?)),
+        GrpcAt::Unix { path, mode } => {
+            let unix = Unix::bind(path, *mode)?;
+            tracing::info!("grpc listening on {at}");
+            Ok(Grpc::Unix(unix))
+        }
     }
 }
 
@@ -76,23 +97,52 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Deals connections to the threads until it is told to stop; then closes the port.
-pub(super) async fn deal(listener: TcpListener, mut dealer: Dealer, mut stop: oneshot::Receiver<()>) {
+pub(super) async fn deal(listener: Grpc, mut dealer: Dealer, mut stop: oneshot::Receiver<()>) {
     loop {
         let connection = tokio::select! {
             _ = &mut stop => break,
-            connection = accept(&listener) => connection,
+            connection = listener.accept() => connection,
         };
-        dealer.deal(connection.into_std()).await;
+        dealer.deal(connection).await;
     }
     // The kernel has told these clients that they are connected; closing the port would reset what they have sent.
-    let Ok(listener) = listener.into_std() else { return };
-    while let Ok((connection, _)) = listener.accept() {
-        dealer.deal(connection.set_nonblocking(true).map(|()| connection)).await;
+    match listener {
+        Grpc::Tcp(listener) => {
+            let Ok(listener) = listener.into_std() else { return };
+            while let Ok((connection, _)) = listener.accept() {
+                let connection = connection.set_nonblocking(true).map(|()| Accepted::Tcp(connection));
+                dealer.deal(connection).await;
+            }
+        }
+        Grpc::Unix(Unix { listener, file }) => {
+            // First, so that nobody else comes.
+            drop(file);
+            let Ok(listener) = listener.into_std() else { return };
+            while let Ok((connection, _)) = listener.accept() {
+                let connection = connection.set_nonblocking(true).map(|()| Accepted::Unix(connection));
+                dealer.deal(connection).await;
+            }
+        }
     }
 }
 
-/// The next connection. Nothing that can go wrong with one is a reason to stop accepting others.
-pub(super) async fn accept(listener: &TcpListener) -> tokio::net::TcpStream {
+impl Grpc {
+    /// The next connection. Nothing that can go wrong with one is a reason to stop accepting others.
+    async fn accept(&self) -> io::Result<Accepted> {
+        match self {
+            Self::Tcp(listener) => accept(listener).await.into_std().map(Accepted::Tcp),
+            Self::Unix(unix) => loop {
+                match unix.listener.accept().await {
+                    Ok((connection, _)) => return connection.into_std().map(Accepted::Unix),
+                    Err(error) => pause(error).await,
+                }
+            },
+        }
+    }
+}
+
+/// The next connection to a port.
+pub(super) async fn accept(listener: &TcpListener) -> TcpStream {
     loop {
         match listener.accept().await {
             Ok((connection, _)) => {
@@ -102,12 +152,16 @@ pub(super) async fn accept(listener: &TcpListener) -> tokio::net::TcpStream {
                 }
                 return connection;
             }
-            Err(error) if is_the_clients(&error) => {}
-            Err(error) => {
-                tracing::warn!("cannot accept a connection: {error}");
-                tokio::time::sleep(ACCEPT_AGAIN).await;
-            }
+            Err(error) => pause(error).await,
         }
+    }
+}
+
+/// What comes before the next accept when one has failed.
+async fn pause(error: io::Error) {
+    if !is_the_clients(&error) {
+        tracing::warn!("cannot accept a connection: {error}");
+        tokio::time::sleep(ACCEPT_AGAIN).await;
     }
 }
 

@@ -4,7 +4,6 @@ use std::{
     future,
     hash::{BuildHasher, Hasher, RandomState},
     io,
-    net::TcpStream as StdTcpStream,
     num::NonZeroUsize,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
@@ -13,7 +12,6 @@ use std::{
 };
 
 use tokio::{
-    net::TcpStream,
     sync::{
         mpsc::{self, error::TrySendError},
         watch,
@@ -25,7 +23,13 @@ use tonic::{service::Routes, transport::Server};
 use tonic_health::{pb::health_server::HealthServer, server::HealthService};
 
 use super::{
-    Failure, Served, backend::Backend, connection::Connection, front::Front, health::Health, tls::Tls,
+    Failure, Served,
+    backend::Backend,
+    connection::Connection,
+    front::Front,
+    health::Health,
+    socket::{Accepted, Socket},
+    tls::Tls,
 };
 use crate::{
     clock::SystemClock,
@@ -139,11 +143,7 @@ struct Shared {
 }
 
 /// One thread's life.
-fn work(
-    limiter: &Served,
-    mut connections: mpsc::Receiver<StdTcpStream>,
-    shared: &Shared,
-) -> Result<(), String> {
+fn work(limiter: &Served, mut connections: mpsc::Receiver<Accepted>, shared: &Shared) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -158,7 +158,7 @@ fn work(
         loop {
             tokio::select! {
                 connection = connections.recv() => match connection {
-                    Some(connection) => match TcpStream::from_std(connection) {
+                    Some(connection) => match connection.here() {
                         Ok(connection) => drop(served.spawn(shared.serve(server.clone(), connection))),
                         Err(error) => tracing::warn!("a connection is lost: {error}"),
                     },
@@ -174,7 +174,7 @@ fn work(
 
 impl Shared {
     /// Serves a connection until it is gone.
-    fn serve(&self, server: Server, connection: TcpStream) -> impl Future<Output = ()> + Send + use<> {
+    fn serve(&self, server: Server, connection: Socket) -> impl Future<Output = ()> + Send + use<> {
         let told = self.age.told.map(|age| jittered(age, RandomState::new().build_hasher().finish()));
         let cut = told.and_then(|told| Some(told + self.age.grace?));
         let tls = self.tls.as_ref().map(Tls::acceptor);
@@ -222,7 +222,7 @@ fn jittered(age: Duration, dice: u64) -> Duration {
 /// Deals connections round robin.
 #[derive(Debug)]
 pub(super) struct Dealer {
-    queues: Vec<mpsc::Sender<StdTcpStream>>,
+    queues: Vec<mpsc::Sender<Accepted>>,
     next: usize,
     /// Dropped with the dealer, which is what connections without a word wait for.
     _open: watch::Sender<()>,
@@ -231,7 +231,7 @@ pub(super) struct Dealer {
 impl Dealer {
     /// Gives a connection to the next thread that takes it; waits while all are busy. A connection that broke on the
     /// way here is nobody's.
-    pub(super) async fn deal(&mut self, connection: io::Result<StdTcpStream>) {
+    pub(super) async fn deal(&mut self, connection: io::Result<Accepted>) {
         let Ok(mut connection) = connection else { return };
         for _ in 0..self.queues.len() {
             match self.turn().try_send(connection) {
@@ -242,7 +242,7 @@ impl Dealer {
         let _ = self.turn().send(connection).await;
     }
 
-    fn turn(&mut self) -> &mpsc::Sender<StdTcpStream> {
+    fn turn(&mut self) -> &mpsc::Sender<Accepted> {
         let queues = NonZeroUsize::new(self.queues.len()).expect("THREADS is at least 1");
         self.next = (self.next + 1) % queues;
         &self.queues[self.next]

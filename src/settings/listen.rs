@@ -3,7 +3,8 @@
 use std::{
     fmt,
     net::{IpAddr, Ipv4Addr},
-    path::PathBuf,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -16,7 +17,7 @@ use super::{
 #[derive(Clone, Debug)]
 pub struct Listen {
     /// The service, health and reflection.
-    pub grpc: Endpoint,
+    pub grpc: GrpcAt,
     /// How TLS is spoken there; `None` is plain text.
     pub grpc_tls: Option<GrpcTls>,
     /// How old connections become there.
@@ -25,6 +26,20 @@ pub struct Listen {
     pub http: Endpoint,
     /// `/rlconfig`, `/rules`.
     pub debug: Endpoint,
+}
+
+/// Where gRPC listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GrpcAt {
+    /// On a port.
+    Tcp(Endpoint),
+    /// On a Unix socket, and on no port: `GRPC_UDS`.
+    Unix {
+        /// Its file; one that begins with `@` is a name without a file (Linux calls it abstract).
+        path: PathBuf,
+        /// The file's permissions; `None` is what the process' umask leaves.
+        mode: Option<u32>,
+    },
 }
 
 /// An address to listen on.
@@ -70,7 +85,7 @@ pub(super) fn listen(read: &Reader<'_>, compat: bool) -> Result<Listen, Settings
         Ok(Endpoint { host: read.one(host, values::host)?, port: read.one(port, values::port)? })
     };
     Ok(Listen {
-        grpc: endpoint("GRPC_HOST", "GRPC_PORT")?,
+        grpc: grpc(read, endpoint("GRPC_HOST", "GRPC_PORT")?)?,
         grpc_tls: grpc_tls(read)?,
         grpc_age: GrpcAge {
             told: read.one("GRPC_MAX_CONNECTION_AGE", values::age)?,
@@ -86,6 +101,52 @@ pub(super) fn listen(read: &Reader<'_>, compat: bool) -> Result<Listen, Settings
             port: read.one("DEBUG_PORT", values::port)?,
         },
     })
+}
+
+/// A socket stands instead of the port, as in the reference.
+fn grpc(read: &Reader<'_>, port: Endpoint) -> Result<GrpcAt, SettingsError> {
+    let mode = read.opt("GRPC_UDS_MODE", file_mode)?;
+    let Some(path) = read.opt("GRPC_UDS", socket_path)? else { return Ok(GrpcAt::Tcp(port)) };
+    match mode {
+        Some(_) if is_abstract(&path) => {
+            let want = "a name that begins with `@` is no file, and has no permissions: leave it out";
+            Err(read.missing("GRPC_UDS_MODE", want))
+        }
+        mode => Ok(GrpcAt::Unix { path, mode }),
+    }
+}
+
+/// Whether this names a socket without a file.
+pub fn is_abstract(path: &Path) -> bool {
+    path.as_os_str().as_bytes().starts_with(b"@")
+}
+
+/// The longest path of a socket, in bytes: `sun_path` of unix(7) has 108, of which the last is NUL.
+const SOCKET_PATH_MAX: usize = 107;
+
+/// A socket's path.
+///
+/// # Errors
+/// When it is none, or longer than the system takes.
+pub fn socket_path(text: &str) -> Result<PathBuf, values::Want> {
+    if text.starts_with("unix:") {
+        return Err("write the path alone, such as `/run/tollgate/grpc.sock`".to_owned());
+    }
+    if matches!(text, "" | "@") || text.ends_with('/') || text.contains('\0') {
+        return Err("write a file's path, such as `/run/tollgate/grpc.sock`".to_owned());
+    }
+    match text.len() {
+        ..=SOCKET_PATH_MAX => Ok(PathBuf::from(text)),
+        long => Err(format!("a socket's path has at most {SOCKET_PATH_MAX} bytes, and this one {long}")),
+    }
+}
+
+/// Permissions as chmod(1) has them.
+fn file_mode(text: &str) -> Result<u32, values::Want> {
+    match u32::from_str_radix(text, 8) {
+        Ok(mode) if mode <= 0o777 => Ok(mode),
+        _ => Err("write permissions as chmod has them, such as `660` or `0666`".to_owned()),
+    }
 }
 
 /// `None` is plain text.
@@ -112,6 +173,15 @@ fn grpc_tls(read: &Reader<'_>) -> Result<Option<GrpcTls>, SettingsError> {
         }
     };
     Ok(Some(GrpcTls { cert, key, client }))
+}
+
+impl fmt::Display for GrpcAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(endpoint) => endpoint.fmt(f),
+            Self::Unix { path, .. } => write!(f, "unix:{}", path.display()),
+        }
+    }
 }
 
 impl fmt::Display for Endpoint {

@@ -187,6 +187,10 @@ const TABLE: &[Row] = &[
 
     text(Ports, "GRPC_HOST", "grpc-host", "IP", Text("0.0.0.0"), "where gRPC listens: Envoys come from other hosts"),
     text(Ports, "GRPC_PORT", "grpc-port", "PORT", Text("8081"), "gRPC; 0 is any free port, which the log names"),
+    text(Ports, "GRPC_UDS", "grpc-uds", "PATH", Unset,
+        "gRPC on a Unix socket instead of the port; `@name` is one without a file"),
+    text(Ports, "GRPC_UDS_MODE", "grpc-uds-mode", "MODE", Derived("what the umask leaves"),
+        "permissions of that socket, such as `666` for an Envoy that runs as another user"),
     switch(Ports, "GRPC_SERVER_USE_TLS", "grpc-server-use-tls", Text("false"),
         "speak TLS on the gRPC port, and nothing else; TLS 1.2 and 1.3"),
     text(Ports, "GRPC_SERVER_TLS_CERT", "grpc-server-tls-cert", "FILE", Unset,

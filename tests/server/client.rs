@@ -17,7 +17,10 @@ use tollgate::{
         },
     },
 };
-use tonic::{Request, Status, transport::Channel};
+use tonic::{
+    Request, Status,
+    transport::{Channel, Endpoint},
+};
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
@@ -68,7 +71,9 @@ impl Service {
     }
 
     pub(crate) async fn channel(&self) -> Channel {
-        Channel::from_shared(format!("http://{}", self.grpc)).unwrap().connect().await.unwrap()
+        let at = &self.grpc;
+        let address = if at.starts_with("unix:") { at.clone() } else { format!("http://{at}") };
+        Endpoint::from_shared(address).unwrap().connect().await.unwrap()
     }
 
     pub(crate) async fn client(&self) -> RateLimitServiceClient<Channel> {

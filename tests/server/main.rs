@@ -18,3 +18,4 @@ mod drain;
 mod upgrade;
 mod tls;
 mod age;
+mod unix;
