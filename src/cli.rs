@@ -19,6 +19,7 @@ mod answer;
 mod rules;
 mod check;
 mod explain;
+mod connect;
 mod call;
 mod migrate;
 
@@ -117,10 +118,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         },
         Command::Check(args) => print(|terminal| check::run(&args, terminal).map(|()| 0)),
         Command::Explain(args) => print(|terminal| explain::run(&args, terminal).map(|()| 0)),
-        Command::Call(args) => print(|terminal| match call::run(&args, terminal) {
-            Ok(refused) => Ok(if refused { EXIT_NO } else { 0 }),
-            Err(why) => Err(Failure::call(why)),
-        }),
+        Command::Call(args) => {
+            print(|terminal| call::run(&args, terminal).map(|refused| if refused { EXIT_NO } else { 0 }))
+        }
         Command::Migrate(args) => print(|terminal| migrate::run(&args, terminal)),
         Command::Schema => print(|terminal| {
             terminal.line(SCHEMA.trim_end());

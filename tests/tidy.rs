@@ -55,7 +55,7 @@ const PARTS: &[Part] = &[
 
     // 5: composition.
     part(5, "server",          "arc_swap http hyper hyper_util socket2 tokio tokio_rustls tokio_stream tonic tonic_health tonic_reflection tower tracing"),
-    part(5, "cli",             "bytes clap clap_complete http prost prost_types serde serde_json tokio tonic"),
+    part(5, "cli",             "bytes clap clap_complete http hyper_util prost prost_types serde serde_json tokio tokio_rustls tonic tower"),
     part(5, "main",            "tollgate"),
     part(5, "lib",             ""),
 ];

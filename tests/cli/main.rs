@@ -5,9 +5,13 @@
 #[path = "../support/tollgate.rs"]
 mod tollgate;
 
+#[path = "../support/pki.rs"]
+mod pki;
+
 mod check;
 mod explain;
 mod call;
+mod reach;
 mod migrate;
 
 use std::{
@@ -91,7 +95,15 @@ fn what_is_wrong_on_a_command_line_ends_with_64() {
         (&["explain", "/does/not/exist", "shop", "a=b"], "does not exist"),
         (&["call", "127.0.0.1:1", "shop"], "<DESCRIPTOR>"),
         (&["call", "127.0.0.1:1", "shop", "a=\\x1"], "two hexadecimal digits"),
-        (&["call", "https://a:1", "shop", "a=b"], "only http://"),
+        (&["call", "ftp://a:1", "shop", "a=b"], "write it as HOST:PORT"),
+        (&["call", "unix:", "shop", "a=b"], "a file's path"),
+        (&["call", "a:1", "shop", "a=b", "--cert", "c.pem"], "--key"),
+        (&["call", "a:1", "shop", "a=b", "--ca", "/does/not/exist"], "--ca: /does/not/exist cannot be read"),
+        (
+            &["call", "a:1", "shop", "a=b", "--ca", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")],
+            "holds no PEM CERTIFICATE",
+        ),
+        (&["call", "http://a:1", "shop", "a=b", "--tls"], "http:// is without TLS"),
         (&["call", "a:b:c:d", "shop", "a=b"], "write it as HOST:PORT"),
         (&["call", "127.0.0.1:1", "shop", "a=b", "--hits", "-1"], "-1"),
         (&["call", "127.0.0.1:1", "shop", "a=b", "--hits", "18446744073709551616"], "--hits"),
