@@ -62,6 +62,10 @@ pub(crate) const BY_NO_CASE: &[(&str, &str)] = &[
     ("A PROMETHEUS_MAPPER_YAML that is wrong", "cases are about answers; tests/metrics holds it"),
     ("USE_STATSD, USE_DOG_STATSD and USE_PROMETHEUS", "cases are about answers; tests/settings.rs holds it"),
     ("EXTRA_TAGS with Prometheus", "cases are about answers; src/metrics/exposition.rs tests it"),
+    (
+        "The file of `GRPC_UDS` that a killed process left",
+        "no case has a socket; tests/server/unix.rs holds it",
+    ),
     ("Clients with `GRPC_CLIENT_TLS_CACERT`", "no case speaks TLS; tests/server/tls.rs holds it"),
     (
         "`GRPC_CLIENT_TLS_SAN` without `GRPC_CLIENT_TLS_CACERT`",
