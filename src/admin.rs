@@ -152,6 +152,9 @@ async fn ready<C: Clock, S: Store>(State(admin): State<Arc<Shared<C, S>>>) -> Re
         let state = state.strip_prefix(&format!("the store {} ", shard.shard)).unwrap_or(&state);
         body.push_str(&format!("store {}: {state}\n", shard.shard));
     }
+    for why in admin.limiter.troubles() {
+        body.push_str(&format!("answered without the store in the last seconds: {why}\n"));
+    }
     (status, body).into_response()
 }
 

@@ -13,13 +13,14 @@ mod count;
 mod failure;
 mod naming;
 mod plan;
+mod trouble;
 
 use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwapOption;
 
-pub use self::answer::{Answer, Described, Status};
-use self::plan::Plan;
+pub use self::answer::{Answer, Degraded, Described, Status};
+use self::{plan::Plan, trouble::Troubles};
 use crate::{
     clock::Clock,
     key::Format,
@@ -46,6 +47,7 @@ pub struct Limiter<C, S> {
     loaded: ArcSwapOption<Loaded>,
     options: Options,
     metrics: Arc<Metrics>,
+    troubles: Troubles,
 }
 
 /// What settings say about answers.
@@ -192,7 +194,8 @@ pub enum Invalid {
 impl<C: Clock, S: Store> Limiter<C, S> {
     /// Knows no rules until [`Limiter::load`].
     pub fn new(clock: C, store: S, local: MemoryStore<C>, options: Options, metrics: Arc<Metrics>) -> Self {
-        Self { clock, store, local, loaded: ArcSwapOption::empty(), options, metrics }
+        let (loaded, troubles) = (ArcSwapOption::empty(), Troubles::default());
+        Self { clock, store, local, loaded, options, metrics, troubles }
     }
 
     /// Puts rules in force, at once for all questions that come from now on.
@@ -214,6 +217,11 @@ impl<C: Clock, S: Store> Limiter<C, S> {
     /// Where budgets are kept.
     pub fn store(&self) -> &S {
         &self.store
+    }
+
+    /// Why requests were answered without the store lately, in words; one for each cause.
+    pub fn troubles(&self) -> Vec<String> {
+        self.troubles.recent(self.clock.instant())
     }
 
     /// Answers a question under `loaded`, the rules that were in force when it came. Waits for the store no longer than

@@ -134,6 +134,7 @@ struct FailureLabels {
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct FallbackLabels {
     mode: &'static str,
+    cause: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -277,9 +278,9 @@ impl Metrics {
         }
     }
 
-    /// Counts an answer that a rule's `on_store_failure` gave.
-    pub fn fell_back(&self, mode: &'static str) {
-        self.fallbacks.get_or_create_owned(&FallbackLabels { mode }).inc();
+    /// Counts an answer that a rule's `on_store_failure` gave, by the mode and the error's kind.
+    pub fn fell_back(&self, mode: &'static str, cause: &'static str) {
+        self.fallbacks.get_or_create_owned(&FallbackLabels { mode, cause }).inc();
     }
 
     /// Tells whether the management server at an address is there. Where rules are files, there is no such series.

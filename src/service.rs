@@ -11,7 +11,7 @@ pub mod headers;
 
 mod deadline;
 mod in_flight;
-mod metadata;
+pub(crate) mod metadata;
 pub(crate) mod wire;
 
 use std::{
@@ -86,9 +86,7 @@ impl<C: Clock, S: Store> Service<C, S> {
         let answer = asked?;
         let headers = headers::headers(&answer, &answers.headers, clock.now(), dice.roll());
         let mut response = wire::response(&answer, headers);
-        if answers.dynamic_metadata {
-            response.dynamic_metadata = Some(metadata::of(&question, &answer));
-        }
+        response.dynamic_metadata = metadata::of(answers.dynamic_metadata.then_some(&question), &answer);
         Ok(response)
     }
 }

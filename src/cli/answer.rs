@@ -7,12 +7,15 @@ use super::{
     ask::Descriptor,
     terminal::{Paint, Terminal, columns, human},
 };
-use crate::proto::envoy::{
-    config::core::v3::HeaderValue,
-    service::ratelimit::v3::{
-        RateLimitRequest, RateLimitResponse,
-        rate_limit_response::{Code, DescriptorStatus, RateLimit, rate_limit::Unit},
+use crate::{
+    proto::envoy::{
+        config::core::v3::HeaderValue,
+        service::ratelimit::v3::{
+            RateLimitRequest, RateLimitResponse,
+            rate_limit_response::{Code, DescriptorStatus, RateLimit, rate_limit::Unit},
+        },
     },
+    service::metadata,
 };
 
 /// Whether the request is refused.
@@ -24,6 +27,9 @@ pub(super) fn refused(response: &RateLimitResponse) -> bool {
 pub(super) fn show(terminal: &mut Terminal, request: &RateLimitRequest, response: &RateLimitResponse) {
     let paint = terminal.paint();
     terminal.line(headline(paint, response));
+    if let Some(told) = degraded(response) {
+        terminal.line(format!("  {}", paint.warning(told)));
+    }
     let rows: Vec<[String; 3]> = response
         .statuses
         .iter()
@@ -50,7 +56,22 @@ pub(super) fn show(terminal: &mut Terminal, request: &RateLimitRequest, response
 /// An answer in one line, for many in a row.
 pub(super) fn brief(paint: Paint, response: &RateLimitResponse) -> String {
     let limits: Vec<String> = response.statuses.iter().map(limit).collect();
-    format!("{}  {}", headline(paint, response), paint.faint(limits.join(" | ")))
+    let told = degraded(response).map_or(String::new(), |told| format!("  ({})", paint.warning(told)));
+    format!("{}{told}  {}", headline(paint, response), paint.faint(limits.join(" | ")))
+}
+
+/// That the store had no part in it. A refusal of a limit of 0 needs no store.
+fn degraded(response: &RateLimitResponse) -> Option<String> {
+    let (cause, mode) = metadata::degraded(response.dynamic_metadata.as_ref()?)?;
+    let why = match cause {
+        "timeout" => "did not answer in time",
+        "unavailable" => "cannot be reached",
+        "refused" => "refused the call",
+        "corrupt" => "answered what makes no sense",
+        "overload" => "has too much to do",
+        other => other,
+    };
+    Some(format!("the store {why}; answered by on_store_failure: {mode}"))
 }
 
 fn headline(paint: Paint, response: &RateLimitResponse) -> String {

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     clock::Micros,
     limit::{Charge, Decision, Limit, Role, Verdict, WAIT_MAX_US},
-    rules::{Metadata, Rule, Unit},
+    rules::{FailureMode, Metadata, Rule, Unit},
 };
 
 /// What is answered.
@@ -26,8 +26,19 @@ pub struct Answer<'r> {
     pub retry_us: Option<u64>,
     /// `metadata` of the rules that let the request pass, in the order of the descriptors.
     pub metadata: Vec<&'r Metadata>,
+    /// That no store stands behind the answer, and what does.
+    pub degraded: Option<Degraded>,
     /// What the store said of each charge, for counting.
     pub(super) verdicts: Vec<Verdict>,
+}
+
+/// What was answered without the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Degraded {
+    /// Which `on_store_failure` decided: the strictest of the request's rules.
+    pub mode: FailureMode,
+    /// The kind of the [`StoreError`](crate::store::StoreError).
+    pub cause: &'static str,
 }
 
 /// What is answered for one descriptor.
@@ -68,6 +79,7 @@ impl<'r> Answer<'r> {
             described,
             retry_us,
             metadata: Vec::new(),
+            degraded: None,
             verdicts: Vec::new(),
         }
     }
@@ -82,6 +94,7 @@ impl<'r> Plan<'r> {
             described: None,
             retry_us: None,
             metadata: Vec::new(),
+            degraded: None,
             verdicts: Vec::new(),
         }
     }
@@ -109,6 +122,7 @@ impl<'r> Plan<'r> {
             described,
             retry_us,
             metadata: self.metadata(verdicts),
+            degraded: None,
             verdicts: verdicts.clone(),
         }
     }

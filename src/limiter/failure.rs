@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use super::{AskError, Limiter, answer, answer::Answer, answer::Status, plan::Plan};
+use super::{AskError, Limiter, answer, answer::Answer, answer::Degraded, answer::Status, plan::Plan};
 use crate::{
     clock::Clock,
     limit::{Charge, Cost, Limit, Role},
@@ -30,31 +30,37 @@ impl<C: Clock, S: Store> Limiter<C, S> {
         error: StoreError,
         within: Duration,
     ) -> Result<Answer<'r>, AskError> {
-        self.metrics.store_failed(error.kind());
-        tracing::debug!(%error, "the store gave no answer");
-        if plan.charges.iter().any(blocks) && !self.options.compat {
-            self.metrics.fell_back("deny");
-            return Ok(plan.answer_unasked(blocks, None));
-        }
-        match plan.failure_mode(self.options.compat).unwrap_or(self.options.on_store_failure) {
-            FailureMode::Error => {
-                self.metrics.fell_back("error");
-                Err(error.into())
-            }
-            FailureMode::Deny => {
-                self.metrics.fell_back("deny");
-                Ok(plan.answer_unasked(is_refusable, Some(DENIED_RETRY_US)))
-            }
-            FailureMode::Allow => {
-                self.metrics.fell_back("allow");
-                Ok(plan.answer_unasked(|_| false, None))
-            }
+        let cause = error.kind();
+        let blocked = plan.charges.iter().any(blocks) && !self.options.compat;
+        let mode = match plan.failure_mode(self.options.compat).unwrap_or(self.options.on_store_failure) {
+            _ if blocked => FailureMode::Deny,
+            mode => mode,
+        };
+        self.metrics.store_failed(cause);
+        self.metrics.fell_back(mode.as_str(), cause);
+        self.tell(&error);
+        let answer = match mode {
+            FailureMode::Error => return Err(error.into()),
+            FailureMode::Deny if blocked => plan.answer_unasked(blocks, None),
+            FailureMode::Deny => plan.answer_unasked(is_refusable, Some(DENIED_RETRY_US)),
+            FailureMode::Allow => plan.answer_unasked(|_| false, None),
             FailureMode::Local => {
-                self.metrics.fell_back("local");
                 let shares: Vec<Charge> =
                     plan.charges.iter().map(|charge| share(charge, self.options.fleet_size)).collect();
                 let decision = self.local.spend(&shares, within).await?;
-                Ok(plan.answer(&decision, &self.options, self.clock.now()))
+                plan.answer(&decision, &self.options, self.clock.now())
+            }
+        };
+        Ok(Answer { degraded: Some(Degraded { mode, cause }), ..answer })
+    }
+
+    /// At most one line a second and cause.
+    fn tell(&self, error: &StoreError) {
+        match self.troubles.note(error, self.clock.instant()) {
+            None => {}
+            Some(0) => tracing::warn!("on_store_failure answers: {error}"),
+            Some(more) => {
+                tracing::warn!("on_store_failure answers: {error} ({more} more {} since)", error.kind());
             }
         }
     }

@@ -1,4 +1,13 @@
-//! `RESPONSE_DYNAMIC_METADATA`: what was asked and what the rules say besides, for Envoy's access log and its filters.
+//! Dynamic metadata of an answer, for Envoy's access log and its filters: in Envoy they stand in the namespace
+//! `envoy.filters.http.ratelimit`, such as `%DYNAMIC_METADATA(envoy.filters.http.ratelimit:store)%`.
+//!
+//! An answer that no store stands behind always says so:
+//!
+//! ```text
+//! {store: "degraded", store_failure: "timeout", on_store_failure: "allow"}
+//! ```
+//!
+//! With `RESPONSE_DYNAMIC_METADATA` each answer also repeats what was asked, with what the rules say besides:
 //!
 //! ```text
 //! {domain, descriptors: [{entries: ["key=value"], hitsAddend, limit}], hitsAddend, metadata}
@@ -14,13 +23,35 @@ use serde_json::{Map, Value as Json};
 
 use crate::{
     limit::Entry,
-    limiter::{Answer, Descriptor, Override, Question},
+    limiter::{Answer, Degraded, Descriptor, Override, Question},
     proto::envoy::r#type::v3::RateLimitUnit,
 };
 
-/// What an answer to this question carries.
-pub(super) fn of(question: &Question, answer: &Answer<'_>) -> Struct {
-    let mut fields = Vec::with_capacity(4);
+/// What stands under `store` where an answer is without one.
+const DEGRADED: &str = "degraded";
+
+/// What an answer carries; `question` where it is to be repeated.
+pub(super) fn of(question: Option<&Question>, answer: &Answer<'_>) -> Option<Struct> {
+    let mut fields = question.map_or_else(Vec::new, |question| repeated(question, answer));
+    if let Some(Degraded { mode, cause }) = answer.degraded {
+        let told = [("store", DEGRADED), ("store_failure", cause), ("on_store_failure", mode.as_str())];
+        fields.extend(told.map(|(name, word)| (name, text(word))));
+    }
+    (!fields.is_empty()).then(|| object(fields))
+}
+
+/// That an answer is a degraded one, and why: the store's error and the mode, as [`of`] wrote them.
+pub(crate) fn degraded(metadata: &Struct) -> Option<(&str, &str)> {
+    let word = |name| match metadata.fields.get(name).and_then(|value| value.kind.as_ref()) {
+        Some(Kind::StringValue(word)) => Some(word.as_str()),
+        _ => None,
+    };
+    word("store").filter(|store| *store == DEGRADED)?;
+    Some((word("store_failure").unwrap_or("?"), word("on_store_failure").unwrap_or("?")))
+}
+
+fn repeated(question: &Question, answer: &Answer<'_>) -> Vec<(&'static str, Value)> {
+    let mut fields = Vec::with_capacity(7);
     fields.push(("domain", text(lossy(&question.domain))));
     fields.push(("descriptors", list(question.descriptors.iter().map(descriptor))));
     if question.hits > 0 {
@@ -33,7 +64,7 @@ pub(super) fn of(question: &Question, answer: &Answer<'_>) -> Struct {
     if !merged.is_empty() {
         fields.push(("metadata", value(&Json::Object(merged))));
     }
-    object(fields)
+    fields
 }
 
 fn descriptor(descriptor: &Descriptor) -> Value {

@@ -35,6 +35,20 @@ fn call_tells_in_words_and_in_its_exit_code_what_the_service_says() {
 }
 
 #[test]
+fn call_says_that_the_store_had_no_part_in_an_answer() {
+    let shop = "domain: shop\ndescriptors:\n- {key: user, rate_limit: {unit: day, requests_per_unit: 3, on_store_failure: allow}}";
+    let dir = rules(&[("shop.yaml", shop)]);
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let (_served, at) = serve_with(dir.path(), &[("REDIS_URL", &nobody)]);
+    let told = run(["call", &at, "shop", "user=ann"]);
+    assert_eq!(told.code, Some(0), "{}", told.stderr);
+    let wanted = "allowed\n  the store cannot be reached; answered by on_store_failure: allow\n";
+    assert!(told.stdout.starts_with(wanted), "{}", told.stdout);
+    let told = run(["call", &at, "shop", "user=ann", "-n", "2"]);
+    assert!(told.stdout.starts_with("1  allowed  (the store cannot be reached; "), "{}", told.stdout);
+}
+
+#[test]
 fn call_can_cost_more_look_only_and_give_back() {
     let dir = rules(&[("shop.yaml", SHOP)]);
     let (_served, at) = serve(dir.path());
@@ -123,7 +137,11 @@ fn fails(args: &[&str], why: &str) {
 
 /// A service on the rules in a directory, and its address.
 fn serve(dir: &Path) -> (Served, String) {
-    let mut served = Served::start(dir, &[]);
+    serve_with(dir, &[])
+}
+
+fn serve_with(dir: &Path, settings: &[(&str, &str)]) -> (Served, String) {
+    let mut served = Served::start(dir, settings);
     let at = served.address("grpc");
     served.line("rules in force");
     (served, at)

@@ -1,5 +1,8 @@
 //! A store that is not there: what is answered, and what health says.
 
+use std::collections::BTreeMap;
+
+use tollgate::proto::envoy::service::ratelimit::v3::RateLimitResponse;
 use tonic::Code;
 use tonic_health::pb::health_check_response::ServingStatus;
 
@@ -32,19 +35,44 @@ async fn without_its_store_a_service_is_not_ready_and_it_becomes_so_by_itself() 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_store_is_answered_as_the_rules_say_and_health_stays() {
     let mut redis = RedisServer::start(&[]);
-    let service = Service::ready(&[("REDIS_URL", &redis.address())]).await;
+    let mut service = Service::ready(&[("REDIS_URL", &redis.address())]).await;
     redis.kill();
     until("the loss", async || service.get("/ready").1.contains("refused")).await;
 
     assert_eq!(service.health("").await.unwrap(), ServingStatus::Serving);
     assert_eq!(service.get("/healthcheck"), (200, "OK".to_owned()));
-    assert_eq!(service.ask("user", "ann").await.unwrap().overall_code, 1);
+    let answer = service.ask("user", "ann").await.unwrap();
+    assert_eq!(answer.overall_code, 1);
+    let wanted = [("on_store_failure", "allow"), ("store", "degraded"), ("store_failure", "unavailable")];
+    assert_eq!(told(&answer), BTreeMap::from(wanted));
     let error = service.ask("strict", "ann").await.unwrap_err();
     assert_eq!(error.code(), Code::Unavailable);
     assert!(error.message().contains(&redis.address()), "{error}");
     let json = r#"{"domain": "test", "descriptors": [{"entries": [{"key": "strict", "value": "ann"}]}]}"#;
     assert_eq!(service.post_json(json).0, 503);
-    assert!(service.get("/metrics").1.contains("tollgate_fallbacks_total{mode=\"allow\"} 1\n"));
+    let (status, ready) = service.get("/ready");
+    let why = "answered without the store in the last seconds: the store ";
+    assert!(status == 200 && ready.contains(why), "{ready}");
+    let line = service.served.line("on_store_failure answers: the store ");
+    assert!(line.contains("WARN") && line.contains(&redis.address()), "{line}");
+    assert!(
+        service
+            .get("/metrics")
+            .1
+            .contains("tollgate_fallbacks_total{mode=\"allow\",cause=\"unavailable\"} 1\n")
+    );
+}
+
+/// The texts of an answer's dynamic metadata.
+fn told(answer: &RateLimitResponse) -> BTreeMap<&str, &str> {
+    let fields = answer.dynamic_metadata.as_ref().map(|of| &of.fields);
+    fn text(value: &prost_types::Value) -> &str {
+        match &value.kind {
+            Some(prost_types::value::Kind::StringValue(text)) => text,
+            other => panic!("no text: {other:?}"),
+        }
+    }
+    fields.into_iter().flatten().map(|(name, value)| (name.as_str(), text(value))).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
