@@ -16,7 +16,10 @@ use tollgate::{
     },
 };
 
-use crate::worlds::{Lua, Memory, Pure, SECOND, START, Step, limit, spend};
+use crate::{
+    redis::Make,
+    worlds::{Lua, Memory, Pure, SECOND, START, Step, limit, spend},
+};
 
 struct Case {
     name: &'static str,
@@ -108,9 +111,16 @@ fn all_cases() -> Vec<Case> {
 
 #[test]
 fn every_case_comes_out_as_written_in_all_three() {
-    let mut lua = Lua::start();
-    let keys = [Key::from_text("k")];
     let mut wrong = String::new();
+    for make in Make::all() {
+        all_agree(make, &mut wrong);
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+fn all_agree(make: Make, wrong: &mut String) {
+    let mut lua = Lua::start(make);
+    let keys = [Key::from_text("k")];
     for case in all_cases() {
         let (mut pure, memory) = (Pure::default(), Memory::new(100));
         let in_lua = lua.outcomes(&case.steps, &keys);
@@ -122,7 +132,8 @@ fn every_case_comes_out_as_written_in_all_three() {
             {
                 if actual != *expected {
                     let at = step.now - START;
-                    writeln!(wrong, "{}\n  at {at} {world}\n  {actual}\n  {expected}", case.name).unwrap();
+                    writeln!(wrong, "{} ({make:?})\n  at {at} {world}\n  {actual}\n  {expected}", case.name)
+                        .expect("a string takes all");
                 }
             }
             assert_eq!(in_lua[i].1, states, "{}", case.name);
@@ -136,5 +147,4 @@ fn every_case_comes_out_as_written_in_all_three() {
             assert_eq!(stored.as_deref(), Some(&text[..]), "{}", case.name);
         }
     }
-    assert!(wrong.is_empty(), "{wrong}");
 }

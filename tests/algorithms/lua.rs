@@ -12,7 +12,7 @@ use tollgate::{
 };
 
 use crate::{
-    redis::RedisServer,
+    redis::{Make, RedisServer},
     worlds::{Connection, DAY, Reply, SECOND, START, charge, limit, spend},
 };
 
@@ -24,8 +24,13 @@ struct Served {
 }
 
 impl Served {
-    fn start() -> Self {
-        let server = RedisServer::start(&[]);
+    /// In each make of server that is here.
+    fn all() -> impl Iterator<Item = Self> {
+        Make::all().into_iter().map(Self::start)
+    }
+
+    fn start(make: Make) -> Self {
+        let server = RedisServer::start_as(make, &[]);
         let mut connection = Connection::open(server.port);
         let sha = connection.call(&[b"SCRIPT", b"LOAD", SPEND.as_bytes()]).text();
         Self { connection, sha, _server: server }
@@ -103,8 +108,10 @@ fn muldiv_in_lua(connection: &mut Connection, triples: &[(u64, u64, u64)]) -> Ve
 
 #[test]
 fn products_far_beyond_a_double_are_divided_exactly_in_lua() {
-    let server = RedisServer::start(&[]);
-    let mut connection = Connection::open(server.port);
+    let servers: Vec<RedisServer> =
+        Make::all().into_iter().map(|make| RedisServer::start_as(make, &[])).collect();
+    let mut connections: Vec<Connection> =
+        servers.iter().map(|server| Connection::open(server.port)).collect();
     let near = |power: u32| [(1_u64 << power) - 1, 1 << power, (1 << power) + 1];
     let factors: Vec<u64> = [0, 1, 2, 3, 7, 8, 10_000_000, 86_400_000_000, 315_360_000_000_000]
         .into_iter()
@@ -119,8 +126,10 @@ fn products_far_beyond_a_double_are_divided_exactly_in_lua() {
     for &x in &factors {
         let triples: Vec<_> =
             factors.iter().flat_map(|&y| divisors.iter().map(move |&d| (x, y, d))).collect();
-        for (triple, lua) in triples.iter().zip(muldiv_in_lua(&mut connection, &triples)) {
-            assert_eq!(lua, muldiv(triple.0, triple.1, triple.2), "{triple:?}");
+        for connection in &mut connections {
+            for (triple, lua) in triples.iter().zip(muldiv_in_lua(connection, &triples)) {
+                assert_eq!(lua, muldiv(triple.0, triple.1, triple.2), "{triple:?}");
+            }
         }
     }
 }
@@ -155,129 +164,139 @@ proptest! {
 
 #[test]
 fn a_refused_request_writes_nothing_to_redis() {
-    let mut redis = Served::start();
-    for algorithm in ALL {
-        let key = Key::from_text(algorithm.as_str());
-        let plain = |cost| Charge { key: key.clone(), ..charge(yearly(algorithm), cost) };
-        redis.verdict(&plain(spend(3)));
-        let before = (redis.get(algorithm.as_str()), redis.writes());
-        assert!(!redis.verdict(&plain(spend(3))).fits);
-        assert!(redis.verdict(&plain(Cost::Look(1))).fits);
-        assert!(!redis.verdict(&plain(Cost::Look(3))).fits);
-        let other = Charge { key: Key::from_text("other"), ..charge(yearly(algorithm), spend(1)) };
-        let refund = Charge { key: Key::from_text("refund"), ..charge(yearly(algorithm), Cost::Refund(1)) };
-        let reply = redis.reply(&[other, refund, plain(spend(3))]);
-        assert!(decode(&reply.integers()).unwrap().refused);
-        assert_eq!((redis.get(algorithm.as_str()), redis.writes()), before, "{algorithm:?}");
-        assert_eq!(redis.get("other"), Reply::Nil);
+    for mut redis in Served::all() {
+        for algorithm in ALL {
+            let key = Key::from_text(algorithm.as_str());
+            let plain = |cost| Charge { key: key.clone(), ..charge(yearly(algorithm), cost) };
+            redis.verdict(&plain(spend(3)));
+            let before = (redis.get(algorithm.as_str()), redis.writes());
+            assert!(!redis.verdict(&plain(spend(3))).fits);
+            assert!(redis.verdict(&plain(Cost::Look(1))).fits);
+            assert!(!redis.verdict(&plain(Cost::Look(3))).fits);
+            let other = Charge { key: Key::from_text("other"), ..charge(yearly(algorithm), spend(1)) };
+            let refund =
+                Charge { key: Key::from_text("refund"), ..charge(yearly(algorithm), Cost::Refund(1)) };
+            let reply = redis.reply(&[other, refund, plain(spend(3))]);
+            assert!(decode(&reply.integers()).unwrap().refused);
+            assert_eq!((redis.get(algorithm.as_str()), redis.writes()), before, "{algorithm:?}");
+            assert_eq!(redis.get("other"), Reply::Nil);
+        }
     }
 }
 
 #[test]
 fn a_key_lives_until_it_is_full_again_and_is_deleted_when_it_is() {
-    let mut redis = Served::start();
-    // 73 days for a hit; windows end with the year, and the sliding one counts for another.
-    for (algorithm, most_days) in ALL.into_iter().zip([146, 146, 730, 365]) {
-        let key = algorithm.as_str().as_bytes();
-        let two = Charge { key: Key::from_text(algorithm.as_str()), ..charge(yearly(algorithm), spend(2)) };
-        let reset_ms = redis.verdict(&two).reset_us.div_ceil(1000) as i64;
-        let left_ms = redis.connection.call(&[b"PTTL", key]).integer();
-        assert!(reset_ms <= most_days * 86_400_000, "{algorithm:?}: {reset_ms}");
-        // The server cannot have lost half of it between two commands.
-        assert!((reset_ms / 2..=reset_ms).contains(&left_ms), "{algorithm:?}: {left_ms} of {reset_ms}");
-        let back = Charge { cost: Cost::Refund(2), ..two };
-        assert_eq!(redis.verdict(&back).reset_us, 0);
-        assert_eq!(redis.connection.call(&[b"EXISTS", key]), Reply::Integer(0), "a full key is deleted");
+    for mut redis in Served::all() {
+        // 73 days for a hit; windows end with the year, and the sliding one counts for another.
+        for (algorithm, most_days) in ALL.into_iter().zip([146, 146, 730, 365]) {
+            let key = algorithm.as_str().as_bytes();
+            let two =
+                Charge { key: Key::from_text(algorithm.as_str()), ..charge(yearly(algorithm), spend(2)) };
+            let reset_ms = redis.verdict(&two).reset_us.div_ceil(1000) as i64;
+            let left_ms = redis.connection.call(&[b"PTTL", key]).integer();
+            assert!(reset_ms <= most_days * 86_400_000, "{algorithm:?}: {reset_ms}");
+            // The server cannot have lost half of it between two commands.
+            assert!((reset_ms / 2..=reset_ms).contains(&left_ms), "{algorithm:?}: {left_ms} of {reset_ms}");
+            let back = Charge { cost: Cost::Refund(2), ..two };
+            assert_eq!(redis.verdict(&back).reset_us, 0);
+            assert_eq!(redis.connection.call(&[b"EXISTS", key]), Reply::Integer(0), "a full key is deleted");
+        }
     }
 }
 
 #[test]
 fn a_clock_that_was_years_ahead_for_a_moment_does_not_block_for_years() {
-    let mut redis = Served::start();
-    for algorithm in ALL {
-        let key = algorithm.as_str().as_bytes();
-        let one = Charge { key: Key::from_text(algorithm.as_str()), ..charge(yearly(algorithm), spend(1)) };
-        let ahead = Micros(START + 40 * 365 * DAY);
-        redis.connection.send_call(&redis.sha, &Call::new(std::slice::from_ref(&one), Some(ahead)));
-        redis.connection.flush();
-        redis.connection.read();
-        let later = redis.verdict(&one);
-        assert!(later.fits && later.remaining == 3, "what was spent counts: {later:?}");
-        let left_ms = redis.connection.call(&[b"PTTL", key]).integer();
-        assert!(left_ms <= 2 * 365 * 86_400_000, "{algorithm:?} is forgotten after its time to full");
+    for mut redis in Served::all() {
+        for algorithm in ALL {
+            let key = algorithm.as_str().as_bytes();
+            let one =
+                Charge { key: Key::from_text(algorithm.as_str()), ..charge(yearly(algorithm), spend(1)) };
+            let ahead = Micros(START + 40 * 365 * DAY);
+            redis.connection.send_call(&redis.sha, &Call::new(std::slice::from_ref(&one), Some(ahead)));
+            redis.connection.flush();
+            redis.connection.read();
+            let later = redis.verdict(&one);
+            assert!(later.fits && later.remaining == 3, "what was spent counts: {later:?}");
+            let left_ms = redis.connection.call(&[b"PTTL", key]).integer();
+            assert!(left_ms <= 2 * 365 * 86_400_000, "{algorithm:?} is forgotten after its time to full");
+        }
     }
 }
 
 #[test]
 fn an_idle_key_vanishes_by_itself() {
-    let mut redis = Served::start();
-    let clock = SystemClock;
-    let deadline = clock.instant() + Duration::from_secs(60);
-    for algorithm in ALL {
-        let key = algorithm.as_str();
-        let one = Charge { key: Key::from_text(key), ..charge(limit(algorithm, 1, 20_000, None), spend(1)) };
-        redis.verdict(&one);
-        while redis.get(key) != Reply::Nil {
-            assert!(clock.instant() < deadline, "{key} is still there");
+    for mut redis in Served::all() {
+        let clock = SystemClock;
+        let deadline = clock.instant() + Duration::from_secs(60);
+        for algorithm in ALL {
+            let key = algorithm.as_str();
+            let one =
+                Charge { key: Key::from_text(key), ..charge(limit(algorithm, 1, 20_000, None), spend(1)) };
+            redis.verdict(&one);
+            while redis.get(key) != Reply::Nil {
+                assert!(clock.instant() < deadline, "{key} is still there");
+            }
+            assert!(redis.verdict(&Charge { cost: Cost::Look(1), ..one }).fits);
         }
-        assert!(redis.verdict(&Charge { cost: Cost::Look(1), ..one }).fits);
     }
 }
 
 #[test]
 fn the_script_takes_the_servers_own_time() {
-    let mut redis = Served::start();
-    let window = charge(limit(Algorithm::FixedWindow, 5, DAY, None), spend(1));
-    let seconds = |reply: Reply| -> u64 {
-        let [seconds, _] = &reply.list()[..] else { panic!("TIME has two parts") };
-        seconds.clone().text().parse().unwrap()
-    };
-    let before = seconds(redis.connection.call(&[b"TIME"]));
-    let reset_us = redis.verdict(&window).reset_us;
-    let after = seconds(redis.connection.call(&[b"TIME"])) + 1;
-    let day_end = |now: u64| (now - now % 86_400 + 86_400 - now) * SECOND;
-    // Unless midnight came between the two, the end of the day is between their distances from it.
-    assert!(before / 86_400 != after / 86_400 || (day_end(after)..=day_end(before)).contains(&reset_us));
-    let text = redis.get("k").text();
-    let start: u64 = text.split(' ').nth(1).unwrap().parse().unwrap();
-    assert!(
-        start.is_multiple_of(DAY) && start / SECOND <= after && after - start / SECOND <= 86_401,
-        "{text}"
-    );
+    for mut redis in Served::all() {
+        let window = charge(limit(Algorithm::FixedWindow, 5, DAY, None), spend(1));
+        let seconds = |reply: Reply| -> u64 {
+            let [seconds, _] = &reply.list()[..] else { panic!("TIME has two parts") };
+            seconds.clone().text().parse().unwrap()
+        };
+        let before = seconds(redis.connection.call(&[b"TIME"]));
+        let reset_us = redis.verdict(&window).reset_us;
+        let after = seconds(redis.connection.call(&[b"TIME"])) + 1;
+        let day_end = |now: u64| (now - now % 86_400 + 86_400 - now) * SECOND;
+        // Unless midnight came between the two, the end of the day is between their distances from it.
+        assert!(before / 86_400 != after / 86_400 || (day_end(after)..=day_end(before)).contains(&reset_us));
+        let text = redis.get("k").text();
+        let start: u64 = text.split(' ').nth(1).unwrap().parse().unwrap();
+        assert!(
+            start.is_multiple_of(DAY) && start / SECOND <= after && after - start / SECOND <= 86_401,
+            "{text}"
+        );
+    }
 }
 
 #[test]
 fn a_key_with_something_else_in_it_is_an_error_that_names_it_and_nothing_is_spent() {
-    let mut redis = Served::start();
-    redis.connection.call(&[b"LPUSH", b"list", b"x"]);
-    let foreign: [(&str, &[u8]); 9] = [
-        ("empty", b""),
-        ("words", b"hello\r\nworld"),
-        ("binary", b"\xff\x00"),
-        ("other", b"g 5 0 1 100"),
-        ("short", b"b 5 0 1"),
-        ("part", b"b 5 9 9 100"),
-        ("huge", b"b 99999999999999999999999 0 1 100"),
-        ("scientific", b"b 1e5 0 1 100"),
-        ("zero", b"b 5 0 0 100"),
-    ];
-    for (key, text) in foreign {
-        redis.connection.call(&[b"SET", key.as_bytes(), text]);
+    for mut redis in Served::all() {
+        redis.connection.call(&[b"LPUSH", b"list", b"x"]);
+        let foreign: [(&str, &[u8]); 9] = [
+            ("empty", b""),
+            ("words", b"hello\r\nworld"),
+            ("binary", b"\xff\x00"),
+            ("other", b"g 5 0 1 100"),
+            ("short", b"b 5 0 1"),
+            ("part", b"b 5 9 9 100"),
+            ("huge", b"b 99999999999999999999999 0 1 100"),
+            ("scientific", b"b 1e5 0 1 100"),
+            ("zero", b"b 5 0 0 100"),
+        ];
+        for (key, text) in foreign {
+            redis.connection.call(&[b"SET", key.as_bytes(), text]);
+        }
+        let bucket = yearly(Algorithm::TokenBucket);
+        for key in foreign.iter().map(|(key, _)| *key).chain(["list"]) {
+            let bad = Charge { key: Key::from_text(key), ..charge(bucket, spend(1)) };
+            let reply = redis.reply(&[
+                charge(bucket, spend(1)),
+                Charge { on_refusal: OnRefusal::Count, ..charge(bucket, spend(9)) },
+                bad,
+            ]);
+            let Reply::Error(error) = reply else { panic!("{key}: {reply:?}") };
+            assert!(error.starts_with("CORRUPT ") && error.contains(key), "{error}");
+            assert!(error.is_ascii() && error.len() < 200 && !error.contains('\n'), "{error:?}");
+            assert_eq!(redis.get("k"), Reply::Nil, "{key}");
+        }
+        assert_eq!(redis.reply(&[]).integers(), [0], "no charges, no refusal");
     }
-    let bucket = yearly(Algorithm::TokenBucket);
-    for key in foreign.iter().map(|(key, _)| *key).chain(["list"]) {
-        let bad = Charge { key: Key::from_text(key), ..charge(bucket, spend(1)) };
-        let reply = redis.reply(&[
-            charge(bucket, spend(1)),
-            Charge { on_refusal: OnRefusal::Count, ..charge(bucket, spend(9)) },
-            bad,
-        ]);
-        let Reply::Error(error) = reply else { panic!("{key}: {reply:?}") };
-        assert!(error.starts_with("CORRUPT ") && error.contains(key), "{error}");
-        assert!(error.is_ascii() && error.len() < 200 && !error.contains('\n'), "{error:?}");
-        assert_eq!(redis.get("k"), Reply::Nil, "{key}");
-    }
-    assert_eq!(redis.reply(&[]).integers(), [0], "no charges, no refusal");
 }
 
 #[test]

@@ -23,7 +23,7 @@ use tollgate::{
     },
 };
 
-use crate::redis::RedisServer;
+use crate::redis::{Make, RedisServer};
 
 pub(crate) const SECOND: u64 = 1_000_000;
 pub(crate) const DAY: u64 = 86_400 * SECOND;
@@ -167,8 +167,8 @@ pub(crate) struct Lua {
 }
 
 impl Lua {
-    pub(crate) fn start() -> Self {
-        let server = RedisServer::start(&[]);
+    pub(crate) fn start(make: Make) -> Self {
+        let server = RedisServer::start_as(make, &[]);
         let mut connection = Connection::open(server.port);
         let script = format!("{WITHOUT_EXPIRY}\n{SPEND}");
         let sha = connection.call(&[b"SCRIPT", b"LOAD", script.as_bytes()]).text();

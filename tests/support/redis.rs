@@ -2,11 +2,17 @@
 //!
 //! It keeps nothing on disk but in a directory that vanishes too. A test can hang it (SIGSTOP), let it run on, end it
 //! and start it again on the same port, and talk to it as `redis-cli` would.
+//!
+//! Which server it is says [`Make`]: the `redis-server` on PATH, or another that tests/run has fetched.
 
 use std::{
+    env,
+    hash::{BuildHasher, RandomState},
     io::{BufRead, BufReader, Write},
     net::{TcpListener, TcpStream},
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
@@ -16,29 +22,82 @@ const START_MAX: Duration = Duration::from_secs(20);
 /// Another process may take a free port between our look and the server's bind.
 const START_TRIES: usize = 5;
 
+/// Whose server, and which version of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Make {
+    /// The `redis-server` on PATH.
+    Installed,
+    /// Redis 6.2: the oldest that we promise to work with, and the last without CLUSTER SHARDS.
+    Redis62,
+    /// Valkey 9.
+    Valkey9,
+}
+
+impl Make {
+    /// Those that are here; tests/run sees to it that all are.
+    pub(crate) fn all() -> Vec<Self> {
+        [Self::Installed, Self::Redis62, Self::Valkey9].into_iter().filter(|make| make.is_here()).collect()
+    }
+
+    /// Whether there is a binary.
+    pub(crate) fn is_here(self) -> bool {
+        self == Self::Installed || self.binary().exists()
+    }
+
+    /// Named by the environment, or where tests/run puts it.
+    fn binary(self) -> PathBuf {
+        let (variable, file) = match self {
+            Self::Installed => return "redis-server".into(),
+            Self::Redis62 => ("TOLLGATE_REDIS_62", "redis-server-6.2"),
+            Self::Valkey9 => ("TOLLGATE_VALKEY", "valkey-server-9"),
+        };
+        let fetched = || Path::new(env!("CARGO_MANIFEST_DIR")).join("target/bin").join(file);
+        env::var_os(variable).map_or_else(fetched, Into::into)
+    }
+}
+
 /// A running server.
 pub(crate) struct RedisServer {
     /// On 127.0.0.1.
     pub(crate) port: u16,
+    make: Make,
     args: Vec<String>,
+    /// What [`command`](Self::command) says first: `["AUTH", ...]`.
+    login: Vec<String>,
     child: Child,
+    killed: bool,
+    hung: AtomicBool,
     dir: tempfile::TempDir,
 }
 
 impl RedisServer {
     /// Starts a server with these arguments behind our own, such as `["--requirepass", "secret"]`.
     pub(crate) fn start(extra_args: &[&str]) -> Self {
-        let args: Vec<String> = extra_args.iter().map(|arg| (*arg).to_owned()).collect();
+        Self::start_as(Make::Installed, extra_args)
+    }
+
+    /// The same of another make.
+    pub(crate) fn start_as(make: Make, extra_args: &[&str]) -> Self {
         for _ in 0..START_TRIES {
-            let dir = tempfile::tempdir().expect("a temporary directory");
-            let port = free_port();
-            let child = spawn(port, dir.path(), &args);
-            let mut server = Self { port, args: args.clone(), child, dir };
+            let mut server = Self::spawn(make, free_port(), extra_args);
             if server.answers() {
                 return server;
             }
         }
-        panic!("redis-server does not start with {args:?}");
+        panic!("{} does not start with {extra_args:?}", make.binary().display());
+    }
+
+    /// Starts it on this port and waits for nothing.
+    pub(crate) fn spawn(make: Make, port: u16, extra_args: &[&str]) -> Self {
+        let args: Vec<String> = extra_args.iter().map(|arg| (*arg).to_owned()).collect();
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let child = spawn(make, port, dir.path(), &args);
+        Self { port, make, args, login: Vec::new(), child, killed: false, hung: AtomicBool::new(false), dir }
+    }
+
+    /// From now on commands are sent as this user: `["password"]` or `["user", "password"]`.
+    pub(crate) fn log_in(&mut self, words: &[&str]) {
+        self.login = std::iter::once("AUTH").chain(words.iter().copied()).map(str::to_owned).collect();
     }
 
     /// `host:port`
@@ -61,31 +120,39 @@ impl RedisServer {
         self.try_command(args).unwrap_or_else(|e| panic!("{args:?}: {e}"))
     }
 
-    fn try_command(&self, args: &[&str]) -> std::io::Result<String> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
-        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-        let mut request = format!("*{}\r\n", args.len());
-        for arg in args {
-            request.push_str(&format!("${}\r\n{arg}\r\n", arg.len()));
-        }
-        stream.write_all(request.as_bytes())?;
-        read_reply(&mut BufReader::new(stream))
+    /// The same of a server that may be gone, or hang.
+    pub(crate) fn try_command(&self, args: &[&str]) -> std::io::Result<String> {
+        let login: Vec<&str> = self.login.iter().map(String::as_str).collect();
+        send(self.port, &[&login, args])
+    }
+
+    /// The same at any port, such as a proxy's.
+    pub(crate) fn command_at(port: u16, args: &[&str]) -> std::io::Result<String> {
+        send(port, &[args])
     }
 
     /// Stops answering, with all connections open: a server that hangs.
     pub(crate) fn hang(&self) {
+        self.hung.store(true, Ordering::SeqCst);
         self.signal("STOP");
     }
 
     /// Ends [`hang`](Self::hang).
     pub(crate) fn go_on(&self) {
         self.signal("CONT");
+        self.hung.store(false, Ordering::SeqCst);
     }
 
     /// Dies at once, without a word.
     pub(crate) fn kill(&mut self) {
         self.child.kill().expect("our own child");
         self.child.wait().expect("our own child");
+        self.killed = true;
+    }
+
+    /// Whether it may answer: it neither [hangs](Self::hang) nor has been [killed](Self::kill).
+    pub(crate) fn lives(&self) -> bool {
+        !self.killed && !self.hung.load(Ordering::SeqCst)
     }
 
     /// Whether it has ended.
@@ -95,7 +162,8 @@ impl RedisServer {
 
     /// Starts again on the same port, empty.
     pub(crate) fn restart(&mut self) {
-        self.child = spawn(self.port, self.dir.path(), &self.args);
+        self.child = spawn(self.make, self.port, self.dir.path(), &self.args);
+        self.killed = false;
         assert!(self.answers(), "redis-server does not start again on port {}", self.port);
     }
 
@@ -106,7 +174,7 @@ impl RedisServer {
 
     /// Polls until the server answers anything at all; false when it ended instead.
     #[expect(clippy::disallowed_methods, reason = "a test's deadline")]
-    fn answers(&mut self) -> bool {
+    pub(crate) fn answers(&mut self) -> bool {
         let deadline = Instant::now() + START_MAX;
         while Instant::now() < deadline {
             let listens_to_tcp = !self.args.iter().any(|arg| arg == "--tls-port");
@@ -139,17 +207,55 @@ pub(crate) fn free_port() -> u16 {
     listener.local_addr().expect("a bound address").port()
 }
 
-fn spawn(port: u16, dir: &std::path::Path, extra_args: &[String]) -> Child {
+/// A port that has room for a cluster's bus 10,000 above it, as every version wants by default. Both lie below those that
+/// Linux gives to outgoing connections, so that none of these takes it before the server does.
+pub(crate) fn free_cluster_port() -> u16 {
+    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    for i in 0..1000_u32 {
+        let port = 10_000 + (RandomState::new().hash_one(i) % 12_000) as u16;
+        if free(port) && free(port + 10_000) {
+            return port;
+        }
+    }
+    panic!("no two free ports for a cluster's node");
+}
+
+fn spawn(make: Make, port: u16, dir: &Path, extra_args: &[String]) -> Child {
     // With TLS the one port speaks TLS only.
     let tls = extra_args.iter().any(|arg| arg == "--tls-port");
     let port = port.to_string();
-    let mut command = Command::new("redis-server");
+    let mut command = Command::new(make.binary());
+    // A file of settings stands before all flags.
+    let (file, extra_args) = match extra_args {
+        [file, rest @ ..] if file.ends_with(".conf") => (Some(file), rest),
+        all => (None, all),
+    };
+    command.args(file);
     command.args(["--bind", "127.0.0.1", "--port", if tls { "0" } else { &port }]);
     command.args(["--save", "", "--appendonly", "no", "--daemonize", "no", "--loglevel", "warning"]);
     command.arg("--dir").arg(dir);
     command.args(extra_args.iter().map(|arg| if arg == "PORT" { &port } else { arg }));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.spawn().expect("redis-server is installed (tests/run does that)")
+}
+
+/// The last reply to these commands, those without a word left out.
+fn send(port: u16, commands: &[&[&str]]) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    let commands = || commands.iter().filter(|words| !words.is_empty());
+    let mut request = String::new();
+    for words in commands() {
+        request.push_str(&format!("*{}\r\n", words.len()));
+        words.iter().for_each(|word| request.push_str(&format!("${}\r\n{word}\r\n", word.len())));
+    }
+    stream.write_all(request.as_bytes())?;
+    let mut reader = BufReader::new(stream);
+    let mut reply = String::new();
+    for _ in commands() {
+        reply = read_reply(&mut reader)?;
+    }
+    Ok(reply)
 }
 
 fn read_reply(reader: &mut impl BufRead) -> std::io::Result<String> {
@@ -180,6 +286,7 @@ fn read_reply(reader: &mut impl BufRead) -> std::io::Result<String> {
 /// Each test binary compiles this file and uses a part of it; this names the rest.
 const _: fn() = || {
     let _ = (RedisServer::pid, RedisServer::dir, RedisServer::address, RedisServer::command, free_port);
+    let _ = (RedisServer::log_in, free_cluster_port, Make::all, RedisServer::lives, RedisServer::command_at);
     let _ = (
         RedisServer::hang,
         RedisServer::go_on,
