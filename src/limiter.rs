@@ -246,7 +246,10 @@ impl<C: Clock, S: Store> Limiter<C, S> {
         let decided = self.spend(&plan, within).await;
         self.metrics.store_seconds.observe(self.clock.instant().duration_since(began).as_secs_f64());
         let answer = match decided {
-            Ok(decision) => plan.answer(&decision, &self.options, self.clock.now()),
+            Ok(decision) => {
+                self.spend_locally(&plan, &decision);
+                plan.answer(&decision, &self.options, self.clock.now())
+            }
             Err(error) => self.without_store(&plan, error, within).await?,
         };
         plan.count(&answer, loaded, &named, reference);

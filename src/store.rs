@@ -27,6 +27,11 @@ pub trait Store: Send + Sync + 'static {
         within: Duration,
     ) -> impl Future<Output = Result<Decision, StoreError>> + Send;
 
+    /// Whether budgets are in this process: such a store is never lost, and to ask it costs nothing.
+    fn is_here(&self) -> bool {
+        false
+    }
+
     /// Whether the store can be reached at this moment, as far as is known; a word for each shard.
     fn health(&self) -> Vec<ShardHealth>;
 }

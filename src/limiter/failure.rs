@@ -5,6 +5,17 @@
 //!
 //! A limit of 0 blocks without a store as well: there is nothing to ask.
 //!
+//! **`local`** spends from a part of each limit in this process: its rate and burst divided by FLEET_SIZE, never below 1. Each
+//! key has one state there for all outages, and what this process grants through the store is taken from it too. So an outage
+//! begins with what its callers have not used of their part, and a store that goes and comes each second hands out nothing
+//! twice. The bounds, for any pattern of up and down over a time T and any limit:
+//!
+//! - `local` grants at most what the part alone grants in T (of a bucket: burst/fleet + rate/fleet·T; of a window: the part in
+//!   each), on top of what the store grants within the limit;
+//! - it grants nothing while this process has granted the part or more through the store and the part has not come back;
+//! - of a fleet no larger than FLEET_SIZE, all parts together are no more than the limit, where it can be divided;
+//! - a key that had to leave the bounded memory of all parts, since others were nearer to their limit, begins anew.
+//!
 //! What never refuses does not begin to when the store is lost: a limit on trial counts as `allow` here (but for the
 //! reference, which knows no answer without its store), and `deny` lets a refund pass, though nothing is given back.
 
@@ -13,7 +24,7 @@ use std::time::Duration;
 use super::{AskError, Limiter, answer, answer::Answer, answer::Degraded, answer::Status, plan::Plan};
 use crate::{
     clock::Clock,
-    limit::{Charge, Cost, Limit, Role},
+    limit::{Charge, Cost, Decision, Limit, OnRefusal, Role},
     rules::FailureMode,
     store::{Store, StoreError},
 };
@@ -52,6 +63,26 @@ impl<C: Clock, S: Store> Limiter<C, S> {
             }
         };
         Ok(Answer { degraded: Some(Degraded { mode, cause }), ..answer })
+    }
+
+    /// What the store granted is granted of this process's part as well.
+    pub(super) fn spend_locally(&self, plan: &Plan<'_>, decision: &Decision) {
+        let local = || plan.failure_mode(self.options.compat) == Some(FailureMode::Local);
+        if self.store.is_here() || decision.refused || !local() {
+            return;
+        }
+        let granted = plan.charges.iter().zip(&decision.verdicts);
+        let granted =
+            granted.filter(|(charge, verdict)| verdict.fits && !matches!(charge.cost, Cost::Look(_)));
+        let shares: Vec<Charge> = granted
+            .map(|(charge, _)| Charge {
+                // What the store granted beyond the part uses it up, and leaves no debt that outlasts it.
+                on_refusal: OnRefusal::Drain,
+                role: Role::Shadow,
+                ..share(charge, self.options.fleet_size)
+            })
+            .collect();
+        self.local.decide(&shares);
     }
 
     /// At most one line a second and cause.

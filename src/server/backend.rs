@@ -75,6 +75,13 @@ impl Store for Backend {
         }
     }
 
+    fn is_here(&self) -> bool {
+        match self {
+            Self::Memory(store) => store.is_here(),
+            Self::Redis(store) => store.is_here(),
+        }
+    }
+
     fn health(&self) -> Vec<ShardHealth> {
         match self {
             Self::Memory(store) => store.health(),

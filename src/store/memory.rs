@@ -194,6 +194,10 @@ impl<C: Clock> Store for MemoryStore<C> {
         ready(Ok(self.decide(charges)))
     }
 
+    fn is_here(&self) -> bool {
+        true
+    }
+
     fn health(&self) -> Vec<ShardHealth> {
         vec![ShardHealth { shard: "memory".into(), state: Ok(()) }]
     }
