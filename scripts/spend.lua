@@ -1,14 +1,16 @@
--- Decides all charges of one request on the server that holds their counters.
+-- Decides many requests on the server that holds their counters.
 --
--- This is `algorithm::decide` once more, and the two agree to the last microsecond (tests/algorithms). Read the Rust for
--- the reasons; here stands only what Lua makes different:
+-- This is `algorithm::decide` once more, for one request after the other, and the two agree to the last microsecond
+-- (tests/algorithms). Read the Rust for the reasons; here stands only what Lua makes different:
 --
 -- * Numbers are doubles. All values stay integers below 2^53, and products go through muldiv, whose proof is in
 --   src/algorithm/arith.rs. Remainders are math.fmod's, which is exact for all doubles; the operator % is not.
 -- * A script that fails has written what it wrote. So it reads all keys, then decides, then writes: whatever can fail
---   for reasons of the data fails before the first write.
+--   for reasons of the data or of the cluster fails before the first write, and only for the requests that it concerns.
+-- * It runs alone on its server, so it does what must be done there and no more: what fits, and what is left behind. The
+--   reply says what was read and at what time; who asked works out the rest of the verdicts from that.
 -- * Each call builds all functions and tables anew, and that costs more than the arithmetic. So a function is only made
---   for an algorithm that the request uses, and a counter is one table.
+--   for an algorithm that a request uses, and a counter is one table.
 --
 -- What KEYS, ARGV and the reply mean is written in src/store/script.rs.
 -- Works on Redis 6.2 and later. Without a shebang, so that a call may touch keys of several slots of its node.
@@ -16,78 +18,85 @@
 local EXACT = 9007199254740992 -- 2^53
 local WAIT_MAX = 4503599627370496 -- 2^52
 local COUNT_MAX = 562949953421311 -- 2^49 - 1
-local NEVER = -1
+local TEXT_MAX = 80
 
 -- Letters: algorithms b g s f r, acts T D C L G, roles E S Q.
 local BUCKET, GCRA, SLIDING, FIXED, PLAIN = 98, 103, 115, 102, 114
-local DRAIN, COUNT, LOOK, GIVE = 68, 67, 76, 71
+local TAKE, DRAIN, COUNT, LOOK, GIVE = 84, 68, 67, 76, 71
 local ENFORCE, QUOTA = 69, 81
 
-local floor, fmod = math.floor, math.fmod
+local floor, fmod, ceil = math.floor, math.fmod, math.ceil
 local byte, match, format = string.byte, string.match, string.format
-local ARGV, args = ARGV, #ARGV
+local call, pcall = redis.call, redis.pcall
 
+local ask = cmsgpack.unpack(ARGV[2])
 local now = ARGV[1]
 if now == '' then
-  local time = redis.call('TIME')
+  local time = call('TIME')
   now = time[1] * 1000000 + time[2]
 else
   now = tonumber(now)
 end
 if now >= EXACT then now = EXACT - 1 end
 
+-- Key k is keys[first + k].
+local keys, first, last = KEYS, 0, #KEYS
+if ARGV[3] then keys, first, last = ARGV, 2, #ARGV - 2 end
+
 -- === 1. Read all ===
 
--- The numbers of a text that we wrote, or nil. A plain count may be another's, and more than we would count.
-local function parse(algorithm, text)
+-- The counter of a text that we wrote, or nil. A plain count may be another's, and more than we would count.
+-- Of a counter s, s[1] to s[4] are its numbers, s[1] being false in a fresh one; s[5] is how long it is to be kept when
+-- it has to be written, 0 to delete it; s[6] is the letter of its algorithm.
+local function parse(text)
+  local letter = byte(text)
   local a, b, c, d
-  if algorithm == PLAIN then
-    a = match(text, '^%d+$')
-    return a and {math.min(tonumber(a), COUNT_MAX)} or nil
-  elseif algorithm == BUCKET then
+  if #text > TEXT_MAX then return nil end
+  if letter == BUCKET then
     a, b, c, d = match(text, '^b (%-?%d+) (%d+) (%d+) (%d+)$')
-  elseif algorithm == GCRA then
+  elseif letter == GCRA then
     a, b, c, d = match(text, '^g (%d+) (%d+) (%d+) (%d+)$')
-  elseif algorithm == SLIDING then
+  elseif letter == SLIDING then
     a, b, c = match(text, '^s (%d+) (%d+) (%d+)$')
-  else
+  elseif letter == FIXED then
     a, b = match(text, '^f (%d+) (%d+)$')
+  else
+    a = match(text, '^%d+$')
+    return a and {math.min(tonumber(a), COUNT_MAX), false, false, false, false, PLAIN}
   end
   if not a then return nil end
-  a, b = tonumber(a), tonumber(b)
-  if c then c = tonumber(c) end
+  a, b, c, d = tonumber(a), tonumber(b), c and tonumber(c), d and tonumber(d)
   if d then
-    d = tonumber(d)
     if b >= c or c > COUNT_MAX or d >= EXACT or a > WAIT_MAX or a < -COUNT_MAX then return nil end
   elseif a >= EXACT or b > COUNT_MAX or (c and c > COUNT_MAX) then
     return nil
   end
-  return {a, b, c, d}
+  return {a, b, c, d, false, letter}
 end
 
--- States and the texts they came from, by the index of the key as it stands in ARGV. Of a state s, s[1] to s[4] are its
--- numbers, and none for a fresh one; s.ttl is set when it has to be written, to 0 when it has to be deleted.
-local states, texts, used = {}, {}, {}
-for i = 2, args, 6 do
-  local k, algorithm = ARGV[i], byte(ARGV[i + 1])
-  used[algorithm] = true
-  if not states[k] then
-    local key = KEYS[tonumber(k)]
-    local text = redis.pcall('GET', key)
-    local what
-    if not text then
-      states[k] = {}
-    elseif type(text) == 'string' then
-      texts[k], states[k] = text, parse(algorithm, text)
-      if not states[k] then what = '"' .. string.gsub(string.sub(text, 1, 60), '[^ -~]', '?') .. '"' end
-    elseif match(text.err, '^WRONGTYPE') then
-      what = 'no text'
-    else
-      return text
-    end
-    if what then
-      return redis.error_reply('CORRUPT ' .. key .. ' holds ' .. what .. '; delete the key to start it anew')
-    end
+local function printable(text) return (string.gsub(string.sub(text, 1, 200), '[^ -~]', '?')) end
+
+-- What each key held, as the reply says it: a text of ours, '' for nothing, or '!' and why it cannot be used. Counters by
+-- key; none where it cannot be used.
+local texts, states = {}, {}
+
+local function holds(k, what)
+  texts[k] = '!CORRUPT ' .. printable(keys[first + k]) .. ' holds ' .. what .. '; delete the key to start it anew'
+  states[k] = nil
+end
+
+for k = 1, last do
+  local text = pcall('GET', keys[first + k])
+  if not text then
+    texts[k], states[k] = '', {false, false, false, false, false, false}
+  elseif type(text) == 'string' then
+    local s = parse(text)
+    texts[k], states[k] = text, s
+    if not s then holds(k, '"' .. printable(string.sub(text, 1, 60)) .. '"') end
+  elseif string.find(text.err, 'WRONGTYPE', 1, true) then
+    holds(k, 'no text')
+  else
+    texts[k] = '!' .. printable(text.err)
   end
 end
 
@@ -121,87 +130,69 @@ local function muldiv(x, y, d)
   return q, r
 end
 
--- Whether hits fit into what is left, how many to take (below 0 to give back, nil to leave the counter alone), and whether
--- all hits together are too many.
-local function weigh(act, hits, all, left)
-  if act == GIVE then return 1, -hits, false end
-  local fits, short = hits <= left and 1 or 0, all > left
-  if act == COUNT then return fits, hits, short end
-  if act == LOOK then return fits, nil, short end
-  if fits == 1 then return 1, hits, short end
-  if act == DRAIN and left > 0 then return 0, left, short end
-  return 0, nil, short
+-- Of n times these hits one after the other, how many times they fit into what is left, and how many hits to take in all
+-- (below 0 to give back, nil to leave the counter alone). Only takes, counts and looks come more than once.
+local function weigh(act, hits, n, left)
+  if act == GIVE then return 1, -hits end
+  local fits = 0
+  if hits <= left then
+    fits = n
+    if n * hits > left and act ~= LOOK then fits = (left - fmod(left, hits)) / hits end
+  end
+  if act == COUNT then return fits, n * hits end
+  if act == LOOK then return fits, nil end
+  if fits > 0 then return fits, fits * hits end
+  if act == DRAIN and left > 0 then return 0, left end
+  return 0, nil
 end
 
--- By algorithm: f(state, act, l, w, burst, hits, all), where l in w microseconds is the rate, in lowest terms for buckets, or
--- the window. Each applies the act and answers fits, remaining, reset, retry, next. l is not 0, but where a fixed
--- window counts all the same.
-local judges = {}
+-- By algorithm: f(counter, act, l, w, burst, hits, n), where l in w microseconds is the rate, in lowest terms for buckets,
+-- or the window. Each applies the act n times and answers how often it fitted. l is not 0, but where a fixed window
+-- counts all the same.
+local judges, used = {}, {}
+for c = 2, ask[1] - 1, 7 do used[ask[c]] = true end
 
+-- [1] tokens, [2] part, [3] of, [4] at
 if used[BUCKET] then
-  -- Microseconds until so many more tokens are there: the smallest dt with dt*l >= missing*w - f.
-  local function fill(missing, f, l, w)
-    local q, r = muldiv(missing, w, l)
-    if q == WAIT_MAX then return WAIT_MAX end
-    local fr = fmod(f, l)
-    q = q - (f - fr) / l
-    if r > fr then return q + 1 end
-    return q
-  end
-
-  -- [1] tokens, [2] part, [3] of, [4] at
-  judges[BUCKET] = function(s, act, l, w, burst, hits, all)
-    local n, f, at = s[1], s[2], s[4]
-    if n then
+  judges[BUCKET] = function(s, act, l, w, burst, hits, n)
+    local tokens, f, at = s[1], s[2], s[4]
+    if tokens then
       if s[3] ~= w then f = muldiv(f, w, s[3]) end
       if now > at then
         local q, r = muldiv(now - at, l, w)
-        n, f, at = n + q, f + r, now
-        if f >= w then n, f = n + 1, f - w end
+        tokens, f, at = tokens + q, f + r, now
+        if f >= w then tokens, f = tokens + 1, f - w end
       end
-      if n >= burst then n, f = burst, 0 end
+      if tokens >= burst then tokens, f = burst, 0 end
     else
-      n, f, at = burst, 0, now
+      tokens, f, at = burst, 0, now
     end
-    local fits, take, short = weigh(act, hits, all, n)
+    local fits, take = weigh(act, hits, n, tokens)
     if take then
-      n = n - take
-      if n >= burst then n, f = burst, 0 end
-      if n < -COUNT_MAX then n = -COUNT_MAX end
+      tokens = tokens - take
+      local ttl = 0
+      if tokens >= burst then
+        tokens, f = burst, 0
+      else
+        if tokens < -COUNT_MAX then tokens = -COUNT_MAX end
+        -- Until it is full: the smallest dt with dt*l >= (burst - tokens)*w - f.
+        local q, r = muldiv(burst - tokens, w, l)
+        if q < WAIT_MAX then
+          local fr = fmod(f, l)
+          q = q - (f - fr) / l
+          if r > fr then q = q + 1 end
+        end
+        ttl = q
+      end
+      s[1], s[2], s[3], s[4], s[5], s[6] = tokens, f, w, at, ttl, BUCKET
     end
-    local reset, retry, next = 0, 0, 0
-    local remaining = n > 0 and n or 0
-    if n < burst then
-      reset = fill(burst - n, f, l, w)
-      next = fill(remaining + 1 - n, f, l, w)
-    end
-    if short then retry = all > burst and NEVER or fill(all - n, f, l, w) end
-    if take then s[1], s[2], s[3], s[4], s.ttl = n, f, w, at, reset end
-    return fits, n, reset, retry, next
+    return fits
   end
 end
 
+-- [1] whole microseconds ahead, [2] part, [3] of, [4] at
 if used[GCRA] then
-  -- How many hits fit when the arrival time is a + r/l ahead and may be most + most_r/l; -1 when overdrawn.
-  local function left(a, r, most, most_r, l, w, burst)
-    if a > most or (a == most and r > most_r) then return -1 end
-    if a == 0 and r == 0 then return burst end
-    local room, room_r = most - a, most_r - r
-    if room_r < 0 then room, room_r = room - 1, room_r + l end
-    local q, rest = muldiv(room, l, w)
-    rest = rest + room_r
-    return q + (rest - fmod(rest, w)) / w
-  end
-
-  -- Microseconds until as much time fits as us + parts/l, which is beyond the most, rounded up. Parts are below 2*l.
-  local function wait(us, parts, l)
-    if parts > l then us = us + 2 elseif parts > 0 then us = us + 1 end
-    if us > WAIT_MAX then return WAIT_MAX end
-    return us > 0 and us or 0
-  end
-
-  -- [1] whole microseconds ahead, [2] part, [3] of, [4] at
-  judges[GCRA] = function(s, act, l, w, burst, hits, all)
+  judges[GCRA] = function(s, act, l, w, burst, hits, n)
     local a, r, at = s[1], s[2], s[4]
     if a then
       if s[3] ~= l then r = muldiv(r, l, s[3]) end
@@ -212,61 +203,41 @@ if used[GCRA] then
     else
       a, r, at = 0, 0, now
     end
-    local most, most_r = muldiv(burst, w, l)
-    local cost, cost_r = muldiv(hits, w, l)
-    local n = left(a, r, most, most_r, l, w, burst)
-    local fits, take, short = weigh(act, hits, all, n)
+    -- How many hits fit when the arrival time may be so far ahead.
+    local left = burst
+    if a > 0 or r > 0 then
+      local room, room_r = muldiv(burst, w, l)
+      room, room_r = room - a, room_r - r
+      if room_r < 0 then room, room_r = room - 1, room_r + l end
+      if room < 0 then
+        left = -1
+      else
+        local q, rest = muldiv(room, l, w)
+        rest = rest + room_r
+        left = q + (rest - fmod(rest, w)) / w
+      end
+    end
+    local fits, take = weigh(act, hits, n, left)
     if take then
+      local c, c_r = muldiv(take < 0 and -take or take, w, l)
       if take < 0 then
-        a, r = a - cost, r - cost_r
+        a, r = a - c, r - c_r
         if r < 0 then a, r = a - 1, r + l end
         if a < 0 then a, r = 0, 0 end
       else
-        local c, c_r = cost, cost_r
-        if take ~= hits then c, c_r = muldiv(take, w, l) end
         a, r = a + c, r + c_r
         if r >= l then a, r = a + 1, r - l end
         if a >= WAIT_MAX then a, r = WAIT_MAX, 0 end
       end
-      n = left(a, r, most, most_r, l, w, burst)
+      s[1], s[2], s[3], s[4], s[5], s[6] = a, r, l, at, r > 0 and a + 1 or a, GCRA
     end
-    local remaining = n > 0 and n or 0
-    local reset, retry, next = r > 0 and a + 1 or a, 0, 0
-    if reset > 0 then
-      local c, c_r = muldiv(remaining + 1, w, l)
-      next = wait(a + c - most, r + c_r - most_r, l)
-    end
-    if short then
-      if all > burst then
-        retry = NEVER
-      else
-        local c, c_r = cost, cost_r
-        if all ~= hits then c, c_r = muldiv(all, w, l) end
-        retry = wait(a + c - most, r + c_r - most_r, l)
-      end
-    end
-    if take then s[1], s[2], s[3], s[4], s.ttl = a, r, l, at, reset end
-    return fits, n, reset, retry, next
+    return fits
   end
 end
 
+-- [1] start, [2] this, [3] last
 if used[SLIDING] then
-  -- For how long at a window's end the share of the window before is at most room.
-  local function covered(room, before, w)
-    if before <= room then return w end
-    return (muldiv(room, w, before))
-  end
-
-  -- Microseconds until hits fit: in this window, or else in the next one.
-  local function wait(hits, this, last, elapsed, l, w)
-    local room = l - hits - this
-    if room < 0 then return w - elapsed + (w - covered(l - hits, this, w)) end
-    local us = w - elapsed - covered(room, last, w)
-    return us > 0 and us or 0
-  end
-
-  -- [1] start, [2] this, [3] last
-  judges[SLIDING] = function(s, act, l, w, burst, hits, all)
+  judges[SLIDING] = function(s, act, l, w, burst, hits, n)
     local start, this, last, elapsed = s[1], 0, 0, nil
     if start then
       elapsed = now > start and now - start or 0
@@ -274,7 +245,7 @@ if used[SLIDING] then
         this, last = s[2], s[3]
       else
         if elapsed < 2 * w then last = s[2] end
-        start = nil
+        start = false
       end
     end
     if not start then
@@ -283,166 +254,169 @@ if used[SLIDING] then
     end
     local share, rest = muldiv(last, w - elapsed, w)
     if rest > 0 then share = share + 1 end
-    local fits, take, short = weigh(act, hits, all, l - this - share)
+    local fits, take = weigh(act, hits, n, l - this - share)
     if take then
       this = this + take
       if this < 0 then this = 0 elseif this > COUNT_MAX then this = COUNT_MAX end
+      local ttl = 0
+      if this > 0 then ttl = 2 * w - elapsed elseif last > 0 then ttl = w - elapsed end
+      s[1], s[2], s[3], s[5], s[6] = start, this, last, ttl, SLIDING
     end
-    local n = l - this - share
-    local remaining = n > 0 and n or 0
-    local reset, retry, next = 0, 0, 0
-    if this > 0 then reset = 2 * w - elapsed elseif last > 0 then reset = w - elapsed end
-    if reset > 0 then next = wait(remaining + 1, this, last, elapsed, l, w) end
-    if short then retry = all > l and NEVER or wait(all, this, last, elapsed, l, w) end
-    if take then s[1], s[2], s[3], s.ttl = start, this, last, reset end
-    return fits, n, reset, retry, next
+    return fits
   end
 end
 
+-- [1] start, [2] count
 if used[FIXED] then
-  -- [1] start, [2] count
-  judges[FIXED] = function(s, act, l, w, burst, hits, all)
+  judges[FIXED] = function(s, act, l, w, burst, hits, n)
     local start, count, elapsed = s[1], 0, nil
     if start then
       elapsed = now > start and now - start or 0
-      if elapsed < w then count = s[2] else start = nil end
+      if elapsed < w then count = s[2] else start = false end
     end
     if not start then
       elapsed = fmod(now, w)
       start = now - elapsed
     end
-    local fits, take, short = weigh(act, hits, all, l - count)
+    local fits, take = weigh(act, hits, n, l - count)
     if take then
       count = count + take
       if count < 0 then count = 0 elseif count > COUNT_MAX then count = COUNT_MAX end
+      s[1], s[2], s[5], s[6] = start, count, count > 0 and w - elapsed or 0, FIXED
     end
-    local reset = count > 0 and w - elapsed or 0
-    local retry = 0
-    if short then retry = all > l and NEVER or w - elapsed end
-    if take then s[1], s[2], s.ttl = start, count, reset end
-    return fits, l - count, reset, retry, reset
+    return fits
   end
 end
 
+-- [1] count, for kept microseconds
 if used[PLAIN] then
-  -- [1] count, for kept microseconds; ends_in by the clock of who asks
-  judges[PLAIN] = function(s, act, l, kept, ends_in, hits, all)
+  judges[PLAIN] = function(s, act, l, kept, ends_in, hits, n)
     local count = s[1] or 0
-    local fits, take, short = weigh(act, hits, all, l - count)
+    local fits, take = weigh(act, hits, n, l - count)
     if take then
       count = count + take
       if count < 0 then count = 0 elseif count > COUNT_MAX then count = COUNT_MAX end
+      s[1], s[5], s[6] = count, count > 0 and kept or 0, PLAIN
     end
-    local reset = count > 0 and ends_in or 0
-    local retry = 0
-    if short then retry = all > l and NEVER or ends_in end
-    if take then s[1], s.ttl = count, count > 0 and kept or 0 end
-    return fits, l - count, reset, retry, reset
+    return fits
   end
 end
 
--- all: hits that have to fit before it is worth to ask again, or nil for the charge's own.
-local function judge(i, algorithm, act, all)
-  local l, w, hits = tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]), tonumber(ARGV[i + 5])
-  local counts = algorithm == FIXED or algorithm == PLAIN
-  if l == 0 and not (counts and (act == COUNT or (act == LOOK and hits == 0))) then
-    local to_end = algorithm == PLAIN and tonumber(ARGV[i + 4]) or w - fmod(now, w)
-    if act == GIVE or hits == 0 then return 1, 0, to_end, 0, to_end end
-    return 0, 0, to_end, NEVER, to_end
+-- A charge of the kind that stands at c in what is asked, n times on a counter.
+local function judge(s, c, n)
+  local algorithm, act, l, hits = ask[c], ask[c + 1], ask[c + 3], ask[c + 6]
+  if l == 0 and not ((algorithm == FIXED or algorithm == PLAIN) and (act == COUNT or (act == LOOK and hits == 0))) then
+    return (act == GIVE or hits == 0) and n or 0
   end
-  return judges[algorithm](states[ARGV[i]], act, l, w, tonumber(ARGV[i + 4]), hits, all or hits)
+  return judges[algorithm](s, act, l, ask[c + 4], ask[c + 5], hits, n)
 end
 
--- As if the request passed...
-local reply = {0}
-local refused, quota, quota_fits = false, false, false
-local o = 2
-for i = 2, args, 6 do
-  local algorithm, act, role = byte(ARGV[i + 1], 1, 3)
-  local fits
-  fits, reply[o + 1], reply[o + 2], reply[o + 3], reply[o + 4] = judge(i, algorithm, act)
-  reply[o] = fits
-  o = o + 5
-  if role == ENFORCE then
-    if fits == 0 then refused = true end
-  elseif role == QUOTA then
-    quota = true
-    if fits == 1 then quota_fits = true end
-  end
+-- Whether a charge of this kind can be judged by what its key holds.
+local function usable(k, c)
+  local s = states[k]
+  if s and s[6] and s[6] ~= ask[c] then holds(k, '"' .. printable(string.sub(texts[k], 1, 60)) .. '"') end
+  return states[k]
 end
-if quota and not quota_fits then refused = true end
-if refused then reply[1] = 1 end
 
--- ...and when it does not, as if it had not come, but for the hits that are spent in spite of that. One charge alone has
--- done all that it does.
-if refused and args > 7 then
-  for i = 2, args, 6 do
-    local k = ARGV[i]
-    states[k] = texts[k] and parse(byte(ARGV[i + 1]), texts[k]) or {}
-  end
-  -- For each counter, how many hits it has to hold for all charges that name it to fit one after the other.
-  local sums, most = {}, {}
-  for i = 2, args, 6 do
-    local k, act, hits = ARGV[i], byte(ARGV[i + 1], 2), tonumber(ARGV[i + 5])
-    local sum = sums[k] or 0
-    local held = act == GIVE and sum - hits or sum + hits
-    if held < 0 then held = 0 elseif held > COUNT_MAX then held = COUNT_MAX end
-    if act ~= LOOK then sums[k] = held end
-    if held > (most[k] or 0) then most[k] = held end
-  end
-  o = 2
-  for i = 2, args, 6 do
-    local algorithm, act = byte(ARGV[i + 1], 1, 2)
-    local fitted, first = reply[o] == 1, reply[o + 3]
-    if act ~= COUNT and (act ~= DRAIN or fitted) then act = LOOK end
-    local hits, all = tonumber(ARGV[i + 5]), most[ARGV[i]] or 0
-    local _, remaining, reset, retry, next = judge(i, algorithm, act, all > hits and all or hits)
-    if fitted then
-      retry = 0
-    elseif first == NEVER or (retry ~= NEVER and first > retry) then
-      retry = first
+-- A counter that is as a fresh one after a request is a fresh one for the next.
+local function forget(s) s[1], s[6] = false, false end
+
+local fitted, e = {}, 0
+
+-- A request of the several charges at i to j, two numbers each: the key and the kind.
+local function several(i, j)
+  local all = true
+  for o = i, j, 2 do all = usable(ask[o], ask[o + 1]) and all end
+  if not all then
+    for _ = i, j, 2 do
+      e = e + 1
+      fitted[e] = 0
     end
-    reply[o + 1], reply[o + 2], reply[o + 3], reply[o + 4] = remaining, reset, retry, next
-    o = o + 5
+    return
+  end
+  -- As if the request passed...
+  local before, refused, quota, quota_fits = {}, false, false, false
+  local start = e
+  for o = i, j, 2 do
+    local k, c = ask[o], ask[o + 1]
+    local s = states[k]
+    if not before[k] then before[k] = {s[1], s[2], s[3], s[4], s[5], s[6]} end
+    local fits = judge(s, c, 1)
+    e = e + 1
+    fitted[e] = fits
+    local role = ask[c + 2]
+    if role == ENFORCE then
+      if fits == 0 then refused = true end
+    elseif role == QUOTA then
+      quota = true
+      if fits == 1 then quota_fits = true end
+    end
+  end
+  -- ...and when it does not, as if it had not come, but for the hits that are spent in spite of that.
+  if refused or (quota and not quota_fits) then
+    for k, s in pairs(before) do states[k] = s end
+    for o = i, j, 2 do
+      start = start + 1
+      local act = ask[ask[o + 1] + 1]
+      if act == COUNT or (act == DRAIN and fitted[start] == 0) then judge(states[ask[o]], ask[o + 1], 1) end
+    end
+  end
+  for k in pairs(before) do
+    if states[k][5] == 0 then forget(states[k]) end
+  end
+end
+
+local i, asked = ask[1], #ask
+while i <= asked do
+  local k, c, n = ask[i], ask[i + 1], ask[i + 2]
+  if k > 0 then
+    -- One charge alone has done all that it does, whether it is refused or not.
+    local s = states[k]
+    if s and s[6] and s[6] ~= ask[c] then s = usable(k, c) end
+    e = e + 1
+    fitted[e] = s and judge(s, c, n) or 0
+    if s and s[5] == 0 then forget(s) end
+    i = i + 3
+  else
+    several(i + 2, i + 1 + 2 * c)
+    i = i + 2 + 2 * c
   end
 end
 
 -- === 3. Write all ===
 
--- Deletions last: they succeed where memory is short, and must not be the half that does.
+-- %d goes through a C long, which is too short on 32-bit servers; %.0f takes twice its time.
+local D = format('%d', 1099511627776) == '1099511627776' and '%d' or '%.0f'
+local FOUR = ' ' .. D .. ' ' .. D .. ' ' .. D .. ' ' .. D
+
+-- Where one fails, for want of memory or of a right to write, the first one does, and nothing is written. Deletions last:
+-- they succeed where memory is short, and must not be the half that does.
 local deletions = false
-for i = 2, args, 6 do
-  local k = ARGV[i]
+for k = 1, last do
   local s = states[k]
-  local ttl = s.ttl
+  local ttl = s and s[5]
   if ttl == 0 then
     deletions = true
   elseif ttl then
-    s.ttl = nil
-    local algorithm = byte(ARGV[i + 1])
-    -- Not %d: it goes through a C long, which is too short on 32-bit servers.
-    local text
+    local algorithm, text = s[6], nil
     if algorithm == BUCKET then
-      text = format('b %.0f %.0f %.0f %.0f', s[1], s[2], s[3], s[4])
+      text = format('b' .. FOUR, s[1], s[2], s[3], s[4])
     elseif algorithm == GCRA then
-      text = format('g %.0f %.0f %.0f %.0f', s[1], s[2], s[3], s[4])
+      text = format('g' .. FOUR, s[1], s[2], s[3], s[4])
     elseif algorithm == SLIDING then
-      text = format('s %.0f %.0f %.0f', s[1], s[2], s[3])
+      text = format('s ' .. D .. ' ' .. D .. ' ' .. D, s[1], s[2], s[3])
     elseif algorithm == PLAIN then
-      text = format('%.0f', s[1])
+      text = format(D, s[1])
     else
-      text = format('f %.0f %.0f', s[1], s[2])
+      text = format('f ' .. D .. ' ' .. D, s[1], s[2])
     end
-    redis.call('SET', KEYS[tonumber(k)], text, 'PX', math.ceil(ttl / 1000))
+    call('SET', keys[first + k], text, 'PX', format(D, ceil(ttl / 1000)))
   end
 end
 if deletions then
-  for i = 2, args, 6 do
-    local k = ARGV[i]
-    if states[k].ttl == 0 and texts[k] then
-      texts[k] = nil
-      redis.call('DEL', KEYS[tonumber(k)])
-    end
+  for k = 1, last do
+    local s = states[k]
+    if s and s[5] == 0 and texts[k] ~= '' then call('DEL', keys[first + k]) end
   end
 end
-return reply
+return {now, string.char(unpack(fitted)), table.concat(texts, '\n')}

@@ -31,6 +31,7 @@ mod gcra;
 mod sliding_window;
 mod fixed_window;
 mod plain_count;
+mod text;
 
 use std::fmt;
 
@@ -89,6 +90,16 @@ impl Counter {
             Write::Delete if self.before.is_none() => Write::Nothing,
             write => write,
         }
+    }
+
+    /// The counter as the next request at the same moment finds it, once what is to be written was.
+    #[must_use]
+    pub fn next(&self) -> Self {
+        Self::new(match self.write {
+            Write::Nothing => self.before,
+            Write::Put(state, _) => Some(state),
+            Write::Delete => None,
+        })
     }
 }
 

@@ -19,6 +19,12 @@ pub struct FixedWindow {
     count: u64,
 }
 
+impl FixedWindow {
+    pub(super) fn of(start: u64, count: u64) -> Self {
+        Self { start: Micros(start), count }
+    }
+}
+
 impl Budget for FixedWindow {
     fn at(before: Option<Self>, limit: &Limit, now: Micros) -> Self {
         match before {

@@ -39,6 +39,12 @@ struct Span {
 
 const ZERO: Span = Span { us: 0, part: 0 };
 
+impl Gcra {
+    pub(super) fn of(us: u64, part: u64, of: u64, at: u64) -> Self {
+        Self { ahead: Span { us, part }, of, at: Micros(at) }
+    }
+}
+
 impl Budget for Gcra {
     fn at(before: Option<Self>, limit: &Limit, now: Micros) -> Self {
         let of = limit.reduced().0;

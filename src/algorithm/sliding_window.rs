@@ -72,6 +72,10 @@ impl Budget for SlidingWindow {
 }
 
 impl SlidingWindow {
+    pub(super) fn of(start: u64, this: u64, last: u64) -> Self {
+        Self { start: Micros(start), this, last }
+    }
+
     fn elapsed(&self, now: Micros) -> u64 {
         now.0.saturating_sub(self.start.0)
     }

@@ -86,6 +86,10 @@ impl Budget for TokenBucket {
 }
 
 impl TokenBucket {
+    pub(super) fn of(tokens: i64, part: u64, of: u64, at: u64) -> Self {
+        Self { tokens, part, of, at: Micros(at) }
+    }
+
     fn clamp(&mut self, limit: &Limit) {
         if self.tokens >= i64::from(limit.burst()) {
             self.tokens = i64::from(limit.burst());

@@ -1,163 +1,228 @@
 //! What is said to `scripts/spend.lua`, and what it answers.
 //!
-//! No Redis client is known here: a [`Call`] is keys and arguments, a reply is integers. The protocol:
+//! One call carries many requests, since a call costs Redis and its client several times what a request in it does. No
+//! Redis client is known here: a [`Call`] is keys and arguments, a [`Reply`] is a number and two texts. The protocol:
 //!
 //! ```text
-//! KEYS     the distinct keys of the request
+//! KEYS     the distinct keys of all requests, or fewer of them or none where the server needs not be told
 //! ARGV[1]  now in microseconds, or empty for the server's own time
-//! ARGV     then six for each charge:
-//!            the index of its key, from 1
-//!            three letters: algorithm (b g s f, r for a plain count in the reference's form), act (T D C L G), role (E S Q)
+//! ARGV[2]  an array of integers, as MessagePack: what is asked
+//! ARGV[3]  from here on all distinct keys, unless all are in KEYS
+//!
+//! asked    the index of the first request, from 1
+//!          the kinds of charges, seven integers each:
+//!            algorithm (b g s f, r for a plain count in the reference's form), act (T D C L G), role (E S Q), as letters
 //!            tokens, microseconds, burst (of buckets in lowest terms; of a plain count, the microseconds that it is kept
 //!            for and those until its window ends)
 //!            hits
-//! reply    0 or 1: refused; then five for each charge:
-//!            fits, remaining (below 0 when overdrawn), reset_us, retry_us (-1 for never), next_us
+//!          the requests in the order of their arrival, each
+//!            of one charge    key (from 1), index of its kind, how many equal ones follow each other
+//!            of several       0, how many, and for each: key, index of its kind
+//!
+//! reply    now
+//!          a byte for each charge of the requests: how often it fitted, as if its request passed
+//!          what each key held before, by lines: a state's text, nothing, or '!' and why the key cannot be used
 //! ```
 //!
-//! A key that holds something else answers with an error that begins with `CORRUPT`, and nothing is written.
+//! # Who works out what
+//!
+//! The script decides what fits and writes what is left. How much remains and when to come back follows from what was
+//! read and when, by the same functions that the memory store runs: so it is worked out here, where there are more cores
+//! than one, and [`Call::answers`] decides the requests over again. That both come to the same is held by
+//! `tests/algorithms`, and checked in each reply: where it says that something else fitted, it is no reply of our script.
+//!
+//! # Who shares a fate
+//!
+//! Requests share a call and nothing else. A key that cannot be used, since it holds something else or has left the
+//! server, fails the requests that name it, before anything is written; the others stand.
 
-use std::{collections::HashMap, io::Write as _};
+mod asked;
 
 use bytes::Bytes;
 
 use crate::{
-    algorithm::Act,
+    algorithm::{Counter, State, decide},
     clock::Micros,
-    limit::{Algorithm, Charge, Decision, Role, Verdict},
+    limit::{Charge, Decision},
 };
+use asked::{Asked, Place, UNASKED};
 
 /// The script's text, for SCRIPT LOAD and EVAL.
 pub const SPEND: &str = include_str!("../../scripts/spend.lua");
 
-/// How many keys are told apart by comparing all of them; beyond, by a hash map.
-const FEW_KEYS: usize = 8;
+/// Where a call says which keys it uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keys {
+    /// In ARGV. Redis lets a script use any key of its node so, of any slot.
+    Undeclared,
+    /// In KEYS, all of them. A cluster wants them to be of one slot then, and answers for all or none.
+    Declared,
+}
 
-/// What a call of the script needs. Keys and arguments are slices of few allocations.
-#[derive(Clone, Debug, Default)]
+/// One call of the script for some requests.
+#[derive(Clone, Debug)]
 pub struct Call {
-    /// The distinct keys of the charges, in the order of their first use.
+    /// All of KEYS.
     pub keys: Vec<Bytes>,
     /// All of ARGV.
     pub args: Vec<Bytes>,
+    /// How many keys there are.
+    distinct: usize,
+    /// Of each charge of the requests, in order.
+    places: Vec<Place>,
+    /// How many bytes say what fitted.
+    entries: usize,
+}
+
+/// What the script answers, as it stands in the reply.
+#[derive(Clone, Copy, Debug)]
+pub struct Reply<'r> {
+    /// The time that it decided by.
+    pub now: i64,
+    /// How often each entry fitted.
+    pub fitted: &'r [u8],
+    /// What the keys held.
+    pub held: &'r [u8],
+}
+
+/// What comes of one request of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It was decided.
+    Decided(Decision),
+    /// A key of it cannot be used, for a reason in the server's words. Nothing was written for it.
+    Unusable(String),
+}
+
+/// Whether the reason why a key cannot be used is that it is not on this node, or no longer, or not alone.
+pub fn is_not_here(why: &str) -> bool {
+    why.contains("non local key")
 }
 
 impl Call {
-    /// All charges of one request. `now` is for tests; `None` takes the server's time.
-    pub fn new(charges: &[Charge], now: Option<Micros>) -> Self {
-        let mut keys = Keys::default();
-        let mut text = Vec::with_capacity(16 + 48 * charges.len());
-        let mut ends = Vec::with_capacity(1 + 6 * charges.len());
-        if let Some(now) = now {
-            put(&mut text, &mut ends, now.0);
-        } else {
-            ends.push(0);
+    /// Asks for these requests, each of some charges; they are decided one after the other. `now` is for tests; `None`
+    /// takes the server's time.
+    pub fn new<'c>(
+        requests: impl IntoIterator<Item = &'c [Charge]>,
+        keys: Keys,
+        now: Option<Micros>,
+    ) -> Self {
+        let mut asked = Asked::default();
+        for charges in requests {
+            asked.push(charges);
         }
-        for charge in charges {
-            put(&mut text, &mut ends, keys.index(charge) as u64);
-            let (act, hits) = Act::of(charge);
-            text.extend_from_slice(&letters(charge, act));
-            ends.push(text.len());
-            let limit = &charge.limit;
-            let requests = u64::from(limit.requests());
-            let (tokens, us, burst) = match charge.key.plain() {
-                Some(plain) => (requests, plain.kept_us.get(), plain.ends_in_us.get()),
-                None if limit.algorithm().has_window() || requests == 0 => {
-                    (requests, limit.window_us(), u64::from(limit.burst()))
-                }
-                None => (limit.reduced().0, limit.reduced().1, u64::from(limit.burst())),
+        let mut args = Vec::with_capacity(2 + asked.keys.all.len());
+        args.push(now.map_or_else(Bytes::new, |now| now.0.to_string().into()));
+        args.push(asked.packed());
+        let distinct = asked.keys.all.len();
+        let mut declared = Vec::new();
+        match keys {
+            Keys::Declared => declared = asked.keys.all,
+            Keys::Undeclared => args.append(&mut asked.keys.all),
+        }
+        Self { keys: declared, args, distinct, places: asked.places, entries: asked.entries as usize }
+    }
+
+    /// What comes of the requests, in their order. They have to be those that the call was made of.
+    ///
+    /// `None` when the reply is none that the script would give to this call.
+    pub fn answers<'c>(
+        &self,
+        requests: impl IntoIterator<Item = &'c [Charge]>,
+        reply: Reply<'_>,
+    ) -> Option<Vec<Answer>> {
+        let now = Micros(u64::try_from(reply.now).ok()?);
+        let mut counters = self.counters(reply.held)?;
+        if reply.fitted.len() != self.entries {
+            return None;
+        }
+        let mut fitted = vec![0_u8; self.entries];
+        let mut answers = Vec::new();
+        let mut places = &self.places[..];
+        for charges in requests {
+            let (own, others) = places.split_at_checked(charges.len())?;
+            places = others;
+            answers.push(match why_unusable(own, &counters) {
+                Some(why) => Answer::Unusable(why.to_owned()),
+                None => Answer::Decided(replay(now, charges, own, &mut counters, &mut fitted)),
+            });
+        }
+        (places.is_empty() && fitted == reply.fitted).then_some(answers)
+    }
+
+    fn counters<'r>(&self, held: &'r [u8]) -> Option<Vec<Held<'r>>> {
+        if self.distinct == 0 {
+            return held.is_empty().then(Vec::new);
+        }
+        let mut counters = Vec::with_capacity(self.distinct);
+        for line in held.split(|&byte| byte == b'\n') {
+            counters.push(match line {
+                [] => Held::Counter(Counter::new(None)),
+                [b'!', why @ ..] => Held::Unusable(std::str::from_utf8(why).ok()?),
+                text => Held::Counter(Counter::new(Some(State::parse(text)?))),
+            });
+        }
+        (counters.len() == self.distinct).then_some(counters)
+    }
+}
+
+/// What a key held, and later, what the requests so far have made of it.
+#[derive(Debug)]
+enum Held<'r> {
+    Counter(Counter),
+    Unusable(&'r str),
+}
+
+fn why_unusable<'r>(places: &[Place], counters: &[Held<'r>]) -> Option<&'r str> {
+    places.iter().find_map(|place| match counters[place.key as usize] {
+        _ if place.entry == UNASKED => Some("CORRUPT one key is asked for by two algorithms at once"),
+        Held::Unusable(why) => Some(why),
+        Held::Counter(_) => None,
+    })
+}
+
+/// Decides one request as the script did.
+fn replay(
+    now: Micros,
+    charges: &[Charge],
+    places: &[Place],
+    counters: &mut [Held<'_>],
+    fitted: &mut [u8],
+) -> Decision {
+    let decision = match places {
+        [place] => {
+            let Held::Counter(counter) = &mut counters[place.key as usize] else {
+                unreachable!("it is usable")
             };
-            for number in [tokens, us, burst, hits] {
-                put(&mut text, &mut ends, number);
-            }
+            let decision = decide(now, charges, std::slice::from_mut(counter), |_| 0);
+            *counter = counter.next();
+            decision
         }
-        let text = Bytes::from(text);
-        let mut start = 0;
-        let args = ends.into_iter().map(|end| text.slice(std::mem::replace(&mut start, end)..end)).collect();
-        Self { keys: keys.all, args }
-    }
-}
-
-/// The script's answer as a decision, or `None` when it is no answer of the script.
-pub fn decode(reply: &[i64]) -> Option<Decision> {
-    let (&refused, rest) = reply.split_first()?;
-    let (verdicts, []) = rest.as_chunks::<5>() else { return None };
-    let verdicts = verdicts
-        .iter()
-        .map(|&[fits, remaining, reset_us, retry_us, next_us]| {
-            Some(Verdict {
-                fits: flag(fits)?,
-                remaining: remaining.max(0).unsigned_abs(),
-                beyond: remaining.min(0).unsigned_abs(),
-                reset_us: reset_us.try_into().ok()?,
-                retry_us: if retry_us == -1 { None } else { Some(retry_us.try_into().ok()?) },
-                next_us: next_us.try_into().ok()?,
-            })
-        })
-        .collect::<Option<Vec<_>>>()?;
-    Some(Decision { refused: flag(refused)?, verdicts })
-}
-
-fn flag(number: i64) -> Option<bool> {
-    match number {
-        0 => Some(false),
-        1 => Some(true),
-        _ => None,
-    }
-}
-
-fn put(text: &mut Vec<u8>, ends: &mut Vec<usize>, number: u64) {
-    // Writing to a Vec cannot fail.
-    let _ = write!(text, "{number}");
-    ends.push(text.len());
-}
-
-fn letters(charge: &Charge, act: Act) -> [u8; 3] {
-    let algorithm = match charge.limit.algorithm() {
-        _ if charge.key.plain().is_some() => b'r',
-        Algorithm::TokenBucket => b'b',
-        Algorithm::Gcra => b'g',
-        Algorithm::SlidingWindow => b's',
-        Algorithm::FixedWindow => b'f',
-    };
-    let act = match act {
-        Act::Take => b'T',
-        Act::Drain => b'D',
-        Act::Count => b'C',
-        Act::Look => b'L',
-        Act::Give => b'G',
-    };
-    let role = match charge.role {
-        Role::Enforce => b'E',
-        Role::Shadow => b'S',
-        Role::Quota => b'Q',
-    };
-    [algorithm, act, role]
-}
-
-/// Numbers distinct keys from 1. Most requests have one or two, so a hash map waits until there are many.
-#[derive(Default)]
-struct Keys {
-    all: Vec<Bytes>,
-    many: HashMap<Bytes, usize>,
-}
-
-impl Keys {
-    fn index(&mut self, charge: &Charge) -> usize {
-        let key = charge.key.as_bytes();
-        let known = if self.all.len() <= FEW_KEYS {
-            self.all.iter().position(|k| k == key).map(|i| i + 1)
-        } else {
-            self.many.get(key).copied()
-        };
-        known.unwrap_or_else(|| {
-            self.all.push(charge.key.to_bytes());
-            let index = self.all.len();
-            if index > FEW_KEYS {
-                let new = self.many.len();
-                self.many.extend(self.all.iter().cloned().zip(1..).skip(new));
+        _ => {
+            // The distinct keys of the request, and of each charge which of them it is.
+            let mut keys: Vec<u32> = places.iter().map(|place| place.key).collect();
+            keys.sort_unstable();
+            keys.dedup();
+            let mut own: Vec<Counter> = keys.iter().map(|&key| counters[key as usize].counter()).collect();
+            let decision = decide(now, charges, &mut own, |i| {
+                keys.binary_search(&places[i].key).unwrap_or_else(|_| unreachable!("all keys are listed"))
+            });
+            for (key, counter) in keys.into_iter().zip(&own) {
+                counters[key as usize] = Held::Counter(counter.next());
             }
-            index
-        })
+            decision
+        }
+    };
+    for (place, verdict) in places.iter().zip(&decision.verdicts) {
+        let count = &mut fitted[place.entry as usize];
+        *count = count.saturating_add(u8::from(verdict.fits));
+    }
+    decision
+}
+
+impl Held<'_> {
+    fn counter(&self) -> Counter {
+        let Self::Counter(counter) = self else { unreachable!("it is usable") };
+        *counter
     }
 }

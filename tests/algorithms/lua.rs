@@ -8,51 +8,68 @@ use tollgate::{
     clock::{Clock, Micros, SystemClock},
     key::Key,
     limit::{Algorithm, Charge, Cost, Limit, OnRefusal, Verdict},
-    store::script::{Call, SPEND, decode},
+    store::script::{Answer, Call, Keys, SPEND},
 };
 
 use crate::{
     redis::{Make, RedisServer},
-    worlds::{Connection, DAY, Reply, SECOND, START, charge, limit, spend},
+    worlds::{Connection, DAY, Reply, SECOND, START, charge, decided, limit, spend},
 };
 
 /// The script as it is served, under the server's own clock.
-struct Served {
-    connection: Connection,
+pub(crate) struct Served {
+    pub(crate) connection: Connection,
     sha: String,
     _server: RedisServer,
 }
 
 impl Served {
     /// In each make of server that is here.
-    fn all() -> impl Iterator<Item = Self> {
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
         Make::all().into_iter().map(Self::start)
     }
 
     fn start(make: Make) -> Self {
-        let server = RedisServer::start_as(make, &[]);
+        Self::of(RedisServer::start_as(make, &[]))
+    }
+
+    pub(crate) fn of(server: RedisServer) -> Self {
         let mut connection = Connection::open(server.port);
         let sha = connection.call(&[b"SCRIPT", b"LOAD", SPEND.as_bytes()]).text();
         Self { connection, sha, _server: server }
     }
 
-    fn reply(&mut self, charges: &[Charge]) -> Reply {
-        self.connection.send_call(&self.sha, &Call::new(charges, None));
+    /// What comes of these requests in one call.
+    pub(crate) fn answers(&mut self, requests: &[&[Charge]]) -> Vec<Answer> {
+        let call = Call::new(requests.iter().copied(), Keys::Undeclared, None);
+        self.connection.send_call(&self.sha, &call);
         self.connection.flush();
-        self.connection.read()
+        let reply = self.connection.read();
+        reply.answers(&call, requests.iter().copied()).unwrap_or_else(|| panic!("{reply:?}"))
+    }
+
+    fn answer(&mut self, charges: &[Charge]) -> Answer {
+        self.answers(&[charges]).remove(0)
     }
 
     fn verdict(&mut self, charge: &Charge) -> Verdict {
-        let reply = self.reply(std::slice::from_ref(charge));
-        decode(&reply.integers()).unwrap_or_else(|| panic!("{reply:?}")).verdicts[0]
+        decided(&self.answer(std::slice::from_ref(charge))).verdicts[0]
     }
 
-    fn get(&mut self, key: &str) -> Reply {
+    pub(crate) fn get(&mut self, key: &str) -> Reply {
         self.connection.call(&[b"GET", key.as_bytes()])
     }
 
+    /// A node joins its own cluster a moment after it was given slots.
+    pub(crate) fn wait_until_the_cluster_is_up(&mut self, key: &str) {
+        let deadline = SystemClock.instant() + Duration::from_secs(60);
+        while matches!(self.get(key), Reply::Error(_)) {
+            assert!(SystemClock.instant() < deadline, "{:?}", self.get(key));
+        }
+    }
+
     /// How often the server wrote, by its own count.
-    fn writes(&mut self) -> u64 {
+    pub(crate) fn writes(&mut self) -> u64 {
         let stats = self.connection.call(&[b"INFO", b"commandstats"]).text();
         ["cmdstat_set:calls=", "cmdstat_del:calls=", "cmdstat_pexpire:calls="]
             .iter()
@@ -79,8 +96,8 @@ fn muldiv_script() -> String {
         let (part, _) = rest.split_once(to).expect("and this one after it");
         format!("{from}{part}")
     };
-    let constants = between("local EXACT", "local ARGV");
-    let muldiv = between("local function muldiv", "-- Whether hits fit");
+    let constants = between("local EXACT", "local call, pcall");
+    let muldiv = between("local function muldiv", "-- Of n times these");
     format!(
         "{constants}\n{muldiv}\nlocal out = {{}}
         for i = 1, #ARGV, 3 do
@@ -176,8 +193,8 @@ fn a_refused_request_writes_nothing_to_redis() {
             let other = Charge { key: Key::from_text("other"), ..charge(yearly(algorithm), spend(1)) };
             let refund =
                 Charge { key: Key::from_text("refund"), ..charge(yearly(algorithm), Cost::Refund(1)) };
-            let reply = redis.reply(&[other, refund, plain(spend(3))]);
-            assert!(decode(&reply.integers()).unwrap().refused);
+            let answer = redis.answer(&[other, refund, plain(spend(3))]);
+            assert!(decided(&answer).refused);
             assert_eq!((redis.get(algorithm.as_str()), redis.writes()), before, "{algorithm:?}");
             assert_eq!(redis.get("other"), Reply::Nil);
         }
@@ -212,7 +229,8 @@ fn a_clock_that_was_years_ahead_for_a_moment_does_not_block_for_years() {
             let one =
                 Charge { key: Key::from_text(algorithm.as_str()), ..charge(yearly(algorithm), spend(1)) };
             let ahead = Micros(START + 40 * 365 * DAY);
-            redis.connection.send_call(&redis.sha, &Call::new(std::slice::from_ref(&one), Some(ahead)));
+            let call = Call::new([std::slice::from_ref(&one)], Keys::Undeclared, Some(ahead));
+            redis.connection.send_call(&redis.sha, &call);
             redis.connection.flush();
             redis.connection.read();
             let later = redis.verdict(&one);
@@ -285,50 +303,17 @@ fn a_key_with_something_else_in_it_is_an_error_that_names_it_and_nothing_is_spen
         let bucket = yearly(Algorithm::TokenBucket);
         for key in foreign.iter().map(|(key, _)| *key).chain(["list"]) {
             let bad = Charge { key: Key::from_text(key), ..charge(bucket, spend(1)) };
-            let reply = redis.reply(&[
+            let answer = redis.answer(&[
                 charge(bucket, spend(1)),
                 Charge { on_refusal: OnRefusal::Count, ..charge(bucket, spend(9)) },
                 bad,
             ]);
-            let Reply::Error(error) = reply else { panic!("{key}: {reply:?}") };
+            let Answer::Unusable(error) = answer else { panic!("{key}: {answer:?}") };
             assert!(error.starts_with("CORRUPT ") && error.contains(key), "{error}");
             assert!(error.is_ascii() && error.len() < 200 && !error.contains('\n'), "{error:?}");
             assert_eq!(redis.get("k"), Reply::Nil, "{key}");
         }
-        assert_eq!(redis.reply(&[]).integers(), [0], "no charges, no refusal");
-    }
-}
-
-#[test]
-fn a_reply_that_is_not_the_scripts_is_no_decision() {
-    assert_eq!(decode(&[]), None);
-    assert_eq!(decode(&[2]), None);
-    assert_eq!(decode(&[0, 1, 2, 3, 4]), None);
-    assert_eq!(decode(&[0, 1, 0, -1, 0, 0]), None);
-    assert_eq!(decode(&[0, 1, 1, 0, -2, 0]), None);
-    assert!(decode(&[0]).is_some_and(|d| !d.refused && d.verdicts.is_empty()));
-    let decision = decode(&[1, 0, 3, 7, -1, 5]).unwrap();
-    let verdict = Verdict { fits: false, remaining: 3, beyond: 0, reset_us: 7, retry_us: None, next_us: 5 };
-    assert_eq!((decision.refused, &decision.verdicts[..]), (true, &[verdict][..]));
-    let overdrawn = decode(&[1, 0, -3, 7, -1, 5]).unwrap();
-    assert_eq!(overdrawn.verdicts, [Verdict { remaining: 0, beyond: 3, ..verdict }]);
-}
-
-#[test]
-fn equal_keys_of_a_request_are_sent_once_however_many_there_are() {
-    let bucket = yearly(Algorithm::TokenBucket);
-    for distinct in [1, 2, 8, 9, 10, 40] {
-        let charges: Vec<Charge> = (0..3 * distinct)
-            .map(|i| Charge {
-                key: Key::from_text(&format!("k{}", i % distinct)),
-                ..charge(bucket, spend(1))
-            })
-            .collect();
-        let call = Call::new(&charges, None);
-        assert_eq!(call.keys.len(), distinct);
-        for (i, args) in call.args[1..].chunks(6).enumerate() {
-            let index: usize = std::str::from_utf8(&args[0]).unwrap().parse().unwrap();
-            assert_eq!(call.keys[index - 1], charges[i].key.as_bytes());
-        }
+        let nothing = decided(&redis.answer(&[]));
+        assert!(!nothing.refused && nothing.verdicts.is_empty(), "no charges, no refusal");
     }
 }

@@ -4,7 +4,7 @@
 //! [`worlds`] gives the three the same face. [`cases`] is one table of named cases that drives all of them. [`agree`]
 //! lets them run random histories and demands equal verdicts, states and expiries. [`bounds`] holds the pure functions to
 //! the design's table of bounds; what holds for them holds for the others, since they agree. [`memory`] and [`lua`] are
-//! about what each store has for itself.
+//! about what each store has for itself, [`batch`] about requests that share a call of the script.
 
 #[path = "../support/redis.rs"]
 mod redis;
@@ -14,3 +14,4 @@ mod agree;
 mod bounds;
 mod memory;
 mod lua;
+mod batch;

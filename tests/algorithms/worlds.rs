@@ -19,7 +19,7 @@ use tollgate::{
     limit::{Algorithm, Charge, Cost, Decision, Limit, OnRefusal, Role},
     store::{
         memory::MemoryStore,
-        script::{Call, SPEND, decode},
+        script::{self, Answer, Call, Keys, SPEND},
     },
 };
 
@@ -39,7 +39,10 @@ pub(crate) struct Step {
 
 /// What came of a step: the decision, and what then stands under each key of the world, as text and with the milliseconds
 /// it was stored for.
-pub(crate) type Outcome = (Decision, Vec<Option<(String, u64)>>);
+pub(crate) type Outcome = (Decision, Stored);
+
+/// Of each key of the world: the text, and the milliseconds that it was stored for.
+pub(crate) type Stored = Vec<Option<(String, u64)>>;
 
 pub(crate) fn limit(algorithm: Algorithm, requests: u32, window_us: u64, burst: Option<u32>) -> Limit {
     Limit::new(algorithm, requests, window_us, burst).expect("a valid limit")
@@ -148,7 +151,7 @@ impl Memory {
 /// expiry is stored beside the text instead. The script itself is as it is served.
 const WITHOUT_EXPIRY: &str = "
 local real = redis
-local redis = { error_reply = real.error_reply }
+local redis = {}
 function redis.pcall(command, key)
   local text = real.pcall(command, key)
   return type(text) == 'string' and string.match(text, '^(.-)|') or text
@@ -162,7 +165,7 @@ end
 /// The script in a real Redis.
 pub(crate) struct Lua {
     _server: RedisServer,
-    connection: Connection,
+    pub(crate) connection: Connection,
     sha: String,
 }
 
@@ -175,26 +178,45 @@ impl Lua {
         Self { _server: server, connection, sha }
     }
 
-    /// Runs all steps in one write to the socket, from nothing.
+    /// Runs all steps, each in a call of its own, in one write to the socket, from nothing.
     pub(crate) fn outcomes(&mut self, steps: &[Step], keys: &[Key]) -> Vec<Outcome> {
+        let batches: Vec<&[Step]> = steps.iter().map(std::slice::from_ref).collect();
+        let outcomes = self.batches(&batches, keys);
+        outcomes.into_iter().map(|(answers, stored)| (decided(&answers[0]), stored)).collect()
+    }
+
+    /// Runs each batch in one call, at the time of its first step, in one write to the socket, from nothing.
+    pub(crate) fn batches(&mut self, batches: &[&[Step]], keys: &[Key]) -> Vec<(Vec<Answer>, Stored)> {
         self.connection.send(&[b"FLUSHALL"]);
-        for step in steps {
-            self.connection.send_call(&self.sha, &Call::new(&step.charges, Some(Micros(step.now))));
+        let mut calls = Vec::new();
+        for (n, batch) in batches.iter().enumerate() {
+            let declared = if n % 2 == 0 { Keys::Undeclared } else { Keys::Declared };
+            let now = Some(Micros(batch[0].now));
+            let call = Call::new(batch.iter().map(|step| &step.charges[..]), declared, now);
+            self.connection.send_call(&self.sha, &call);
+            calls.push(call);
             let mut get: Vec<&[u8]> = vec![b"MGET"];
             get.extend(keys.iter().map(Key::as_bytes));
             self.connection.send(&get);
         }
         self.connection.flush();
         self.connection.read();
-        steps
+        calls
             .iter()
-            .map(|_| {
+            .zip(batches)
+            .map(|(call, batch)| {
                 let reply = self.connection.read();
-                let decision = decode(&reply.integers()).unwrap_or_else(|| panic!("{reply:?}"));
-                (decision, self.connection.read().list().into_iter().map(stored).collect())
+                let answers = reply.answers(call, batch.iter().map(|step| &step.charges[..]));
+                let answers = answers.unwrap_or_else(|| panic!("{reply:?}"));
+                (answers, self.connection.read().list().into_iter().map(stored).collect())
             })
             .collect()
     }
+}
+
+pub(crate) fn decided(answer: &Answer) -> Decision {
+    let Answer::Decided(decision) = answer else { panic!("{answer:?}") };
+    decision.clone()
 }
 
 fn stored(reply: Reply) -> Option<(String, u64)> {
@@ -289,6 +311,17 @@ impl Reply {
             Self::List(list) => list,
             other => panic!("no list: {other:?}"),
         }
+    }
+
+    /// What the script answers, if this is an answer of the script.
+    pub(crate) fn answers<'c>(
+        &self,
+        call: &Call,
+        requests: impl IntoIterator<Item = &'c [Charge]>,
+    ) -> Option<Vec<Answer>> {
+        let Self::List(list) = self else { return None };
+        let [Self::Integer(now), Self::Text(fitted), Self::Text(held)] = &list[..] else { return None };
+        call.answers(requests, script::Reply { now: *now, fitted, held })
     }
 
     pub(crate) fn integers(&self) -> Vec<i64> {

@@ -78,7 +78,7 @@ impl Node {
         charges: &[Charge],
         deadline: Deadline,
     ) -> Result<Decision, StoreError> {
-        let call = script::Call::new(charges, None);
+        let call = script::Call::new([charges], script::Keys::Declared, None);
         let live = self.live(seat)?;
         let loads = live.loads();
         let mut reply = live.evalsha(self, &call, deadline).await?;
@@ -86,7 +86,7 @@ impl Node {
             live.load_again(self, loads, deadline).await?;
             reply = live.evalsha(self, &call, deadline).await?;
         }
-        self.decide(&reply)
+        self.decide(&call, charges, &reply)
     }
 
     pub(super) fn health(&self, seat: usize) -> ShardHealth {
@@ -132,24 +132,24 @@ impl Node {
         }
     }
 
-    fn decide(&self, reply: &Resp3Frame) -> Result<Decision, StoreError> {
+    fn decide(
+        &self,
+        call: &script::Call,
+        charges: &[Charge],
+        reply: &Resp3Frame,
+    ) -> Result<Decision, StoreError> {
         if let Some(text) = error_text(reply) {
             return Err(error::from_reply(&self.address, &text));
         }
-        let numbers = match reply {
-            Resp3Frame::Array { data, .. } => data
-                .iter()
-                .map(|element| match element {
-                    Resp3Frame::Number { data, .. } => Some(*data),
-                    _ => None,
-                })
-                .collect::<Option<Vec<i64>>>(),
-            _ => None,
-        };
-        numbers.and_then(|numbers| script::decode(&numbers)).ok_or_else(|| StoreError::Refused {
-            shard: self.address.clone(),
-            why: "it answered the script in a form that is not the script's".to_owned(),
-        })
+        let answers = script_reply(reply).and_then(|reply| call.answers([charges], reply));
+        match answers.and_then(|mut answers| answers.pop()) {
+            Some(script::Answer::Decided(decision)) => Ok(decision),
+            Some(script::Answer::Unusable(why)) => Err(error::from_reply(&self.address, &why)),
+            None => Err(StoreError::Refused {
+                shard: self.address.clone(),
+                why: "it answered the script in a form that is not the script's".to_owned(),
+            }),
+        }
     }
 
     pub(super) fn timed_out(&self, deadline: Deadline) -> StoreError {
@@ -179,6 +179,20 @@ impl Deadline {
 
 fn is_noscript(reply: &Resp3Frame) -> bool {
     error_text(reply).is_some_and(|text| text.starts_with("NOSCRIPT"))
+}
+
+/// The reply to a call of the script, if it has the form of one.
+fn script_reply(reply: &Resp3Frame) -> Option<script::Reply<'_>> {
+    let Resp3Frame::Array { data, .. } = reply else { return None };
+    let [
+        Resp3Frame::Number { data: now, .. },
+        Resp3Frame::BlobString { data: fitted, .. },
+        Resp3Frame::BlobString { data: held, .. },
+    ] = &data[..]
+    else {
+        return None;
+    };
+    Some(script::Reply { now: *now, fitted, held })
 }
 
 /// The text of an error reply.
