@@ -121,7 +121,7 @@ impl Sentinels {
         let mut votes = vec![0; self.servers.len()];
         for sentinel in &self.sentinels {
             let reply = sentinel.try_command(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME]).ok()?;
-            let port = reply.lines().nth(1)?.parse().ok()?;
+            let port = reply.lines().nth(1)?.parse::<u16>().ok()?;
             votes[self.servers.iter().position(|server| server.port == port)?] += 1;
         }
         let i = votes.iter().position(|&votes| 2 * votes > SENTINELS)?;

@@ -95,6 +95,12 @@ impl Served {
         self.child.id()
     }
 
+    /// How many lines it has written so far, those counted that nobody waited for.
+    pub(crate) fn lines(&mut self) -> usize {
+        self.seen.extend(self.lines.try_iter());
+        self.seen.len()
+    }
+
     /// The log as far as it was waited for.
     pub(crate) fn log(&self) -> String {
         self.seen.join("\n")
@@ -130,6 +136,6 @@ impl Drop for Served {
 /// Each test binary compiles this file and uses a part of it; this names the rest.
 const _: fn() = || {
     let _ = (command, ended, run::<&str, [&str; 1]>, Served::start, Served::address, Served::line);
-    let _ = (Served::pid, Served::log, Served::signal, Served::exit_code);
+    let _ = (Served::pid, Served::log, Served::lines, Served::signal, Served::exit_code);
     let _ = |ended: Ended| (ended.code, ended.stdout, ended.stderr);
 };
