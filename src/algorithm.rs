@@ -163,7 +163,7 @@ fn hits_together(charges: &[Charge], counters: usize, counter_of: impl Fn(usize)
 }
 
 /// Whether the charges refuse the request together. Quotas do when there are some and none of them fits.
-fn refuses(charges: &[Charge], verdicts: &[Verdict]) -> bool {
+pub(crate) fn refuses(charges: &[Charge], verdicts: &[Verdict]) -> bool {
     let (mut quota, mut quota_fits) = (false, false);
     for (charge, verdict) in charges.iter().zip(verdicts) {
         match charge.role {

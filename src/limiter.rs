@@ -1,8 +1,8 @@
 //! One request's way, on one screen: rules, keys, the store, the answer.
 //!
 //! ```text
-//! Question -> Plan: which rules, keys and costs -> Store: one call -> Answer
-//!                                                    └ no answer: on_store_failure
+//! Question -> Plan: which rules, keys and costs -> near answers -> Store: one call -> Answer
+//!                                                                    └ no answer: on_store_failure
 //! ```
 //!
 //! The limiter knows no proto, no Redis and no HTTP. It is generic over the clock and the store. All that can be decided
@@ -13,6 +13,7 @@ mod count;
 mod failure;
 mod naming;
 mod plan;
+mod spend;
 mod trouble;
 
 use std::{sync::Arc, time::Duration};
@@ -24,8 +25,9 @@ use self::{plan::Plan, trouble::Troubles};
 use crate::{
     clock::Clock,
     key::Format,
-    limit::{Charge, Decision, Entry},
+    limit::{Charge, Entry},
     metrics::{Metrics, RuleSetCounters},
+    near_cache::{NearCache, Style},
     rules::{FailureMode, Rule, RuleSet},
     settings::Settings,
     store::{Store, StoreError, memory::MemoryStore},
@@ -44,6 +46,8 @@ pub struct Limiter<C, S> {
     store: S,
     /// What `on_store_failure: local` spends from.
     local: MemoryStore<C>,
+    /// Before a store that is elsewhere.
+    near: Option<NearCache>,
     loaded: ArcSwapOption<Loaded>,
     options: Options,
     metrics: Arc<Metrics>,
@@ -66,6 +70,8 @@ pub struct Options {
     pub stop_counting: bool,
     /// How many Tollgates share the load: `local` grants this part of a limit.
     pub fleet_size: u32,
+    /// How much memory near answers may take; 0 asks the store always.
+    pub near_bytes: usize,
     /// What counters are called.
     pub keys: Format,
 }
@@ -79,6 +85,7 @@ impl From<&Settings> for Options {
             on_store_failure: settings.store.on_failure,
             stop_counting: settings.answers.stop_counting,
             fleet_size: settings.store.fleet_size.get(),
+            near_bytes: settings.store.near_bytes,
             keys: settings.keys.clone(),
         }
     }
@@ -194,14 +201,20 @@ pub enum Invalid {
 impl<C: Clock, S: Store> Limiter<C, S> {
     /// Knows no rules until [`Limiter::load`].
     pub fn new(clock: C, store: S, local: MemoryStore<C>, options: Options, metrics: Arc<Metrics>) -> Self {
+        let style = if options.compat { Style::Reference } else { Style::Ours };
+        let is_wanted = options.near_bytes > 0 && !store.is_here();
+        let near = is_wanted.then(|| NearCache::new(options.near_bytes, style, clock.instant()));
         let (loaded, troubles) = (ArcSwapOption::empty(), Troubles::default());
-        Self { clock, store, local, loaded, options, metrics, troubles }
+        Self { clock, store, local, near, loaded, options, metrics, troubles }
     }
 
     /// Puts rules in force, at once for all questions that come from now on.
     pub fn load(&self, rules: Arc<RuleSet>) {
         let counters = self.metrics.counters_of(&rules);
         self.loaded.store(Some(Arc::new(Loaded { rules, counters })));
+        if let Some(near) = &self.near {
+            near.clear(self.clock.instant());
+        }
     }
 
     /// The rules in force, or `None` before the first good ones.
@@ -242,33 +255,12 @@ impl<C: Clock, S: Store> Limiter<C, S> {
         if plan.charges.is_empty() {
             return Ok(plan.answer_without_charges());
         }
-        let began = self.clock.instant();
-        let decided = self.spend(&plan, within).await;
-        self.metrics.store_seconds.observe(self.clock.instant().duration_since(began).as_secs_f64());
-        let answer = match decided {
-            Ok(decision) => {
-                self.spend_locally(&plan, &decision);
-                plan.answer(&decision, &self.options, self.clock.now())
-            }
+        let answer = match self.decide(&plan, within).await {
+            Ok(decided) => plan.answer(decided, &self.options, self.clock.now()),
             Err(error) => self.without_store(&plan, error, within).await?,
         };
         plan.count(&answer, loaded, &named, reference);
         Ok(answer)
-    }
-
-    async fn spend(&self, plan: &Plan<'_>, within: Duration) -> Result<Decision, StoreError> {
-        // A limit alone counts what it refuses, also there (golden case `stop-counting-one-limit`).
-        if !(self.options.compat && self.options.stop_counting) || plan.charges.len() == 1 {
-            return self.store.spend(&plan.charges, within).await;
-        }
-        // The reference, too, reads first and writes afterwards, and others may come between the two.
-        let began = self.clock.instant();
-        let seen = self.store.spend(&plan.looks(), within).await?;
-        let left = within.saturating_sub(self.clock.instant().duration_since(began));
-        if !seen.refused {
-            return self.store.spend(&plan.charges, left).await;
-        }
-        self.store.spend(&plan.only_over(&seen), left).await
     }
 
     /// What [`Limiter::ask`] would ask of the store, in order; for people who want to know.

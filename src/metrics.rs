@@ -53,6 +53,8 @@ pub struct Metrics {
     pub answered: Answered,
     /// The same under the reference's names, where they are asked for.
     pub reference: Option<Reference>,
+    /// Requests that were answered here, since all of their limits were known to be over.
+    pub near_answers: Counter,
     /// Seconds that the store took to answer.
     pub store_seconds: Histogram,
     /// Domains, limits and tenants in force.
@@ -147,6 +149,20 @@ struct ManagementLabels {
     server: String,
 }
 
+impl Answered {
+    fn registered(registry: &mut Registry) -> Self {
+        let answers = Family::<AnswerLabels, Counter>::default();
+        registry.register("answers", "Answers to ShouldRateLimit by overall code", answers.clone());
+        let answer = |answer| answers.get_or_create_owned(&AnswerLabels { answer });
+        Self {
+            ok: answer("ok"),
+            over_limit: answer("over_limit"),
+            invalid: answer("invalid"),
+            unavailable: answer("unavailable"),
+        }
+    }
+}
+
 impl LoadedGauges {
     fn registered(registry: &mut Registry) -> Self {
         let loaded = Self::default();
@@ -171,8 +187,7 @@ impl Metrics {
     /// All at zero. At most `series_max` rules are counted apart, the others together as `__overflow__`.
     pub fn with(reference: Option<Reference>, series_max: usize) -> Arc<Self> {
         let mut registry = Registry::with_prefix("tollgate");
-        let answers = Family::<AnswerLabels, Counter>::default();
-        registry.register("answers", "Answers to ShouldRateLimit by overall code", answers.clone());
+        let answered = Answered::registered(&mut registry);
         let rules = Family::<RuleLabels, Counter>::default();
         registry.register("charges", "Charges by rule and by what came of them", rules.clone());
         let unmatched = Family::<DomainLabels, Counter>::default();
@@ -201,25 +216,21 @@ impl Metrics {
             "Whether the management server is there; without it the last good rules stay",
             management.clone(),
         );
+        let near_answers = counter(
+            &mut registry,
+            "near_answers",
+            "Answers without asking the store, since their limits were known to be over",
+        );
         let store_seconds = Histogram::new(STORE_SECONDS);
         registry.register("store_seconds", "Time that the store took to answer", store_seconds.clone());
         let loaded = LoadedGauges::registered(&mut registry);
         let in_flight = Gauge::default();
         registry.register("in_flight", "Requests that are worked on, see IN_FLIGHT_MAX", in_flight.clone());
-        let log_lines_dropped = Counter::default();
-        registry.register(
+        let log_lines_dropped = counter(
+            &mut registry,
             "log_lines_dropped",
             "Log lines that did not fit into the queue; logging never delays an answer",
-            log_lines_dropped.clone(),
         );
-
-        let answer = |answer| answers.get_or_create_owned(&AnswerLabels { answer });
-        let answered = Answered {
-            ok: answer("ok"),
-            over_limit: answer("over_limit"),
-            invalid: answer("invalid"),
-            unavailable: answer("unavailable"),
-        };
         Arc::new(Self {
             registry,
             rules,
@@ -232,6 +243,7 @@ impl Metrics {
             management,
             answered,
             reference,
+            near_answers,
             store_seconds,
             loaded,
             in_flight,
@@ -312,6 +324,12 @@ impl Metrics {
         let Answered { ok, over_limit, invalid, unavailable } = &self.answered;
         [ok, over_limit, invalid, unavailable].into_iter().map(|counter| counter.get()).sum()
     }
+}
+
+fn counter(registry: &mut Registry, name: &str, help: &str) -> Counter {
+    let counter = Counter::default();
+    registry.register(name, help, counter.clone());
+    counter
 }
 
 fn labels(domain: &str, rule: &str, verdict: &'static str) -> RuleLabels {

@@ -50,6 +50,9 @@ pub const EXIT_USAGE: u8 = 64;
 /// How long a call of the store may take. Envoy itself gives up after 20 ms.
 const STORE_TIMEOUT: Duration = Duration::from_millis(5);
 
+/// 64,000 keys that are over at the same moment.
+const NEAR_BYTES: usize = 16 << 20;
+
 /// Where the reference looks for rules when only `RUNTIME_SUBDIRECTORY` is set: its own default of `RUNTIME_ROOT`.
 const REFERENCE_ROOT: &str = "/srv/runtime_data/current";
 
@@ -122,6 +125,8 @@ pub struct Store {
     pub on_failure: FailureMode,
     /// By how much `local` divides a limit.
     pub fleet_size: NonZeroU32,
+    /// How much memory near answers may take; 0 asks the store always.
+    pub near_bytes: usize,
 }
 
 /// What answers say.
@@ -241,6 +246,11 @@ impl Settings {
                 timeout: store_timeout(&read, compat)?,
                 on_failure: read.one("ON_STORE_FAILURE", values::failure_mode)?,
                 fleet_size: read.one("FLEET_SIZE", values::count32)?,
+                near_bytes: read.opt("LOCAL_CACHE_SIZE_IN_BYTES", values::size)?.unwrap_or(if compat {
+                    0
+                } else {
+                    NEAR_BYTES
+                }),
             },
             answers: Answers {
                 headers: headers(&read, compat)?,

@@ -37,6 +37,7 @@ const PARTS: &[Part] = &[
 
     // 2: what waits. fred only under store/redis, notify only in rules/watch.
     part(2, "store",           "bytes thiserror"),
+    part(2, "near_cache",      "foldhash"),
     part(2, "store/memory",    "foldhash hashbrown"),
     part(2, "store/script",    "bytes foldhash hashbrown"),
     part(2, "store/redis",     "arc_swap bytes fred percent_encoding rustls socket2 thiserror tokio tracing url"),

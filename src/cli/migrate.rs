@@ -167,7 +167,6 @@ fn rules(
 
 /// Variables of the reference that nothing here needs, so that nothing is lost without them.
 const UNNEEDED: &[&str] = &[
-    "LOCAL_CACHE_SIZE_IN_BYTES",
     "MEMCACHE_",
     "REDIS_CLUSTER_PIPELINE_PARALLELISM",
     "REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM",

@@ -5,10 +5,11 @@ use std::cmp::Reverse;
 use super::{
     Options,
     plan::{Bare, Charged, Plan},
+    spend::Decided,
 };
 use crate::{
     clock::Micros,
-    limit::{Charge, Decision, Limit, Role, Verdict, WAIT_MAX_US},
+    limit::{Charge, Limit, Role, Verdict, WAIT_MAX_US},
     rules::{FailureMode, Metadata, Rule, Unit},
 };
 
@@ -28,8 +29,10 @@ pub struct Answer<'r> {
     pub metadata: Vec<&'r Metadata>,
     /// That no store stands behind the answer, and what does.
     pub degraded: Option<Degraded>,
-    /// What the store said of each charge, for counting.
+    /// What was said of each charge, for counting.
     pub(super) verdicts: Vec<Verdict>,
+    /// Which of them were known here; empty where none was.
+    pub(super) near: Vec<bool>,
 }
 
 /// What was answered without the store.
@@ -81,6 +84,7 @@ impl<'r> Answer<'r> {
             metadata: Vec::new(),
             degraded: None,
             verdicts: Vec::new(),
+            near: Vec::new(),
         }
     }
 }
@@ -96,11 +100,13 @@ impl<'r> Plan<'r> {
             metadata: Vec::new(),
             degraded: None,
             verdicts: Vec::new(),
+            near: Vec::new(),
         }
     }
 
     /// The answer that a decision makes.
-    pub(super) fn answer(&self, decision: &Decision, options: &Options, now: Micros) -> Answer<'r> {
+    pub(super) fn answer(&self, decided: Decided, options: &Options, now: Micros) -> Answer<'r> {
+        let Decided { decision, near } = decided;
         let verdicts = &decision.verdicts;
         let retry_us = if decision.refused { self.retry(verdicts) } else { None };
         let spoken =
@@ -123,7 +129,8 @@ impl<'r> Plan<'r> {
             retry_us,
             metadata: self.metadata(verdicts),
             degraded: None,
-            verdicts: verdicts.clone(),
+            near,
+            verdicts: decision.verdicts,
         }
     }
 

@@ -59,8 +59,9 @@ impl<'r> Plan<'r> {
         }
         let Some(reference) = reference else { return };
         let charges = self.charged.iter().zip(&self.charges).zip(&answer.verdicts);
-        for (((charged, charge), verdict), name) in charges.zip(named) {
+        for (index, (((charged, charge), verdict), name)) in charges.zip(named).enumerate() {
             let outcome = Outcome {
+                near: answer.near.get(index) == Some(&true),
                 limit: &charge.limit,
                 cost: charge.cost,
                 on_refusal: charge.on_refusal,

@@ -21,7 +21,9 @@
 
 use std::time::Duration;
 
-use super::{AskError, Limiter, answer, answer::Answer, answer::Degraded, answer::Status, plan::Plan};
+use super::{
+    AskError, Limiter, answer, answer::Answer, answer::Degraded, answer::Status, plan::Plan, spend::Decided,
+};
 use crate::{
     clock::Clock,
     limit::{Charge, Cost, Decision, Limit, OnRefusal, Role},
@@ -59,7 +61,8 @@ impl<C: Clock, S: Store> Limiter<C, S> {
                 let shares: Vec<Charge> =
                     plan.charges.iter().map(|charge| share(charge, self.options.fleet_size)).collect();
                 let decision = self.local.spend(&shares, within).await?;
-                plan.answer(&decision, &self.options, self.clock.now())
+                let decided = Decided { decision, near: Vec::new() };
+                plan.answer(decided, &self.options, self.clock.now())
             }
         };
         Ok(Answer { degraded: Some(Degraded { mode, cause }), ..answer })

@@ -1,6 +1,7 @@
 //! The limiter over real rules and the memory store, at a time that stands still.
 
 mod lost;
+mod near;
 
 use std::{
     collections::BTreeMap,
@@ -25,8 +26,9 @@ use crate::{
 /// A Thursday, where windows of every unit but the year begin.
 const EPOCH_US: u64 = 20_454 * 86_400 * 1_000_000;
 
+/// Both kinds of time go together.
 #[derive(Clone, Debug)]
-struct StandingClock(Arc<AtomicU64>);
+struct StandingClock(Arc<AtomicU64>, Instant);
 
 impl Clock for StandingClock {
     fn now(&self) -> Micros {
@@ -34,7 +36,7 @@ impl Clock for StandingClock {
     }
 
     fn instant(&self) -> Instant {
-        SystemClock.instant()
+        self.1 + Duration::from_micros(self.now().0 - EPOCH_US)
     }
 }
 
@@ -62,12 +64,13 @@ const OPTIONS: Options = Options {
     on_store_failure: FailureMode::Error,
     stop_counting: false,
     fleet_size: 4,
+    near_bytes: 1 << 20,
     keys: Format::OWN,
 };
 
 fn harness<S: Store>(rules: &str, options: Options, store: impl FnOnce(StandingClock) -> S) -> Harness<S> {
     let time = Arc::new(AtomicU64::new(EPOCH_US));
-    let clock = StandingClock(time.clone());
+    let clock = StandingClock(time.clone(), SystemClock.instant());
     let files = InMemory(BTreeMap::from([("rules.yaml", rules.to_owned())]));
     let dialect = Dialect { compat: options.compat, ..Dialect::default() };
     let compiled = rules::compile(&files, dialect).unwrap_or_else(|mistakes| panic!("{mistakes}"));

@@ -5,6 +5,7 @@
 //!                                               within_limit     those that fitted
 //!                                               near_limit       those above NEAR_LIMIT_RATIO of the limit
 //!                                               over_limit       those that did not fit
+//!                                               over_limit_with_local_cache     of those, the ones refused without the store
 //!                                               shadow_mode      those that did not fit a rule on trial
 //! ratelimit.service.rate_limit.DOMAIN.domain_not_found         descriptors of a domain without rules
 //! ratelimit.service.call.should_rate_limit.redis_error         calls that the store did not answer
@@ -43,12 +44,14 @@ pub const NAME_MAX: usize = 512;
 
 const RULES: &str = "ratelimit.service.rate_limit";
 
-const OF_RULE: &[&str] = &["total_hits", "within_limit", "near_limit", "over_limit", "shadow_mode"];
+const OF_RULE: &[&str] =
+    &["total_hits", "within_limit", "near_limit", "over_limit", "shadow_mode", "over_limit_with_local_cache"];
 const TOTAL: usize = 0;
 const WITHIN: usize = 1;
 const NEAR: usize = 2;
 const OVER: usize = 3;
 const SHADOW: usize = 4;
+const OVER_HERE: usize = 5;
 
 const OF_DOMAIN: &[&str] = &["domain_not_found"];
 const OF_SERVICE: &[&str] = &["config_load_success", "config_load_error", "global_shadow_mode"];
@@ -110,6 +113,8 @@ pub struct Outcome<'a> {
     pub shadow: bool,
     /// What the store said.
     pub verdict: &'a Verdict,
+    /// Whether that was known here, as in the reference's local cache.
+    pub near: bool,
 }
 
 impl Reference {
@@ -218,7 +223,7 @@ impl Reference {
     /// limit, as there: what was left of it was near, the rest was over. Otherwise all of it is over, since none was
     /// granted.
     pub fn decided(&self, group: &Group, outcome: Outcome<'_>) {
-        let Outcome { limit, cost, on_refusal, shadow, verdict } = outcome;
+        let Outcome { limit, cost, on_refusal, shadow, verdict, near } = outcome;
         let (hits, full) = (hits_of(cost), u64::from(limit.burst()));
         // In single precision, as there: 0.8 of 10 is 8, but 0.7 of 10 is 7 only so.
         let near_from = f64::from(limit.burst() as f32 * self.near_limit_ratio).floor() as u64;
@@ -229,10 +234,14 @@ impl Reference {
             group.add(NEAR, after.saturating_sub(near_from.max(before)));
             return;
         }
-        let split = on_refusal == OnRefusal::Count && limit.algorithm() != Algorithm::Gcra;
+        // What is over already has nothing left to split.
+        let split = on_refusal == OnRefusal::Count && limit.algorithm() != Algorithm::Gcra && !near;
         let left = if split { hits.saturating_sub(verdict.beyond) } else { 0 };
         let over = hits - left;
         group.add(OVER, over);
+        if near {
+            group.add(OVER_HERE, over);
+        }
         if left > 0 {
             let before = full.saturating_sub(left);
             group.add(NEAR, full - near_from.max(before));

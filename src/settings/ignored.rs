@@ -24,7 +24,6 @@ fn is_ignored(name: &str) -> bool {
 const PREFIXES: &[&str] = &["REDIS_PERSECOND", "MEMCACHE_"];
 
 const NAMES: &[&str] = &[
-    "LOCAL_CACHE_SIZE_IN_BYTES",
     "REDIS_PIPELINE_LIMIT",
     "REDIS_PIPELINE_WINDOW",
     "REDIS_POOL_ON_EMPTY_BEHAVIOR",

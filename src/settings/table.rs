@@ -221,6 +221,8 @@ const TABLE: &[Row] = &[
         "for rules that do not say it; `error` lets Envoy's own failure mode decide"),
     text(Store, "FLEET_SIZE", "fleet-size", "N", Text("4"),
         "while the store is lost, `local` grants a limit divided by this: how many Tollgates there are, at most"),
+    text(Store, "LOCAL_CACHE_SIZE_IN_BYTES", "local-cache-size-in-bytes", "BYTES", Derived("16 MiB; 0 in compat"),
+        "what is known to be over is refused here, without asking Redis again for up to a second; 0 asks always"),
 
     secret(Redis, "REDIS_URL", "redis-url", "ADDRESS",
         "`host:port`, `redis://…`, `rediss://…` or a socket's path"),

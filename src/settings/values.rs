@@ -190,6 +190,18 @@ pub fn count(text: &str) -> Result<NonZeroUsize, Want> {
     text.parse().map_err(|_| "write a whole number from 1 on".to_owned())
 }
 
+/// The most memory that a setting may ask for: 16 GiB.
+const SIZE_MAX: usize = 16 << 30;
+
+/// Bytes of memory.
+///
+/// # Errors
+/// When it is no whole number from 0 to [`SIZE_MAX`].
+pub fn size(text: &str) -> Result<usize, Want> {
+    let size = text.parse().ok().filter(|size| *size <= SIZE_MAX);
+    size.ok_or_else(|| format!("write a whole number of bytes from 0 to {SIZE_MAX}, such as 16777216"))
+}
+
 /// # Errors
 /// When it is no whole number from 1 to 4294967295.
 pub fn count32(text: &str) -> Result<NonZeroU32, Want> {

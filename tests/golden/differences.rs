@@ -14,6 +14,7 @@ pub(crate) const ROWS: &[(&str, &[&str])] = &[
         "same-descriptor-twice", "share-threshold-two-patterns", "statuses-keep-the-order-of-descriptors",
         "stop-counting-same-descriptor-twice",
     ]),
+    ("A limit that is over", &["counts-that-were-flushed"]),
     ("`limit_remaining` of a limit that refuses", &["same-descriptor-twice", "stop-counting-same-descriptor-twice"]),
     ("`duration_until_reset` where nothing is spent", &[
         "looking-without-paying", "many-descriptors", "metadata-repeats-the-request", "negative-hits-on-a-fresh-key",

@@ -83,6 +83,7 @@ pub(super) fn that_concern(rules: Rules, environment: &Environment) -> Vec<Diffe
                 environment.has("EXTRA_TAGS") && environment.is("USE_PROMETHEUS", "true")
             }
             "The debug port" => !environment.has("DEBUG_HOST"),
+            "A limit that is over" => !environment.has("LOCAL_CACHE_SIZE_IN_BYTES"),
             "Time for the store" => !environment.has("STORE_TIMEOUT"),
             _ => true,
         })

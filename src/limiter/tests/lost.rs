@@ -98,7 +98,7 @@ descriptors:
 
 /// A store that is there at times.
 #[derive(Debug)]
-struct Flapping {
+pub(super) struct Flapping {
     store: MemoryStore<StandingClock>,
     up: Arc<AtomicBool>,
 }
@@ -116,7 +116,7 @@ impl Store for Flapping {
     }
 }
 
-fn flapping(rules: &str) -> (Harness<Flapping>, Arc<AtomicBool>) {
+pub(super) fn flapping(rules: &str) -> (Harness<Flapping>, Arc<AtomicBool>) {
     let up = Arc::new(AtomicBool::new(true));
     let of_store = up.clone();
     let it =

@@ -1,0 +1,108 @@
+//! Deciding a plan's charges: near answers first, then the store, of which one learns.
+//!
+//! What is counted besides: how long the store took, and what near answers spared it. What the store grants is taken from
+//! this process's part of `local` limits, too.
+
+use std::time::{Duration, Instant};
+
+use super::{Limiter, plan::Plan};
+use crate::{
+    algorithm::refuses,
+    clock::Clock,
+    limit::{Charge, Cost, Decision, Verdict},
+    near_cache::Known,
+    store::{Store, StoreError},
+};
+
+/// What was decided, and who said it.
+pub(super) struct Decided {
+    pub(super) decision: Decision,
+    /// Whether a verdict was known here, for each charge; empty where none was.
+    pub(super) near: Vec<bool>,
+}
+
+impl<C: Clock, S: Store> Limiter<C, S> {
+    /// # Errors
+    /// The store's. What was known here does not matter then: the request has one answer.
+    pub(super) async fn decide(&self, plan: &Plan<'_>, within: Duration) -> Result<Decided, StoreError> {
+        let began = self.clock.instant();
+        let known = self.near.as_ref().map_or(Known::Nothing, |near| near.look(&plan.charges, began));
+        let decided = match known {
+            Known::All(decision) => {
+                self.metrics.near_answers.inc();
+                return Ok(Decided { near: vec![true; plan.charges.len()], decision });
+            }
+            Known::Nothing => self.spend(plan, began, within).await,
+            Known::Some(known) => self.spend_others(plan, known, began, within).await,
+        };
+        let took = self.clock.instant().duration_since(began);
+        self.metrics.store_seconds.observe(took.as_secs_f64());
+        if let Ok(decided) = &decided {
+            self.spend_locally(plan, &decided.decision);
+        }
+        decided
+    }
+
+    async fn spend(&self, plan: &Plan<'_>, began: Instant, within: Duration) -> Result<Decided, StoreError> {
+        let decided = |decision| Decided { decision, near: Vec::new() };
+        // A limit alone counts what it refuses, also there (golden case `stop-counting-one-limit`).
+        if !self.stops_counting() || plan.charges.len() == 1 {
+            return self.ask_store(&plan.charges, began, within).await.map(decided);
+        }
+        // The reference, too, reads first and writes afterwards, and others may come between the two.
+        let seen = self.store.spend(&plan.looks(), within).await?;
+        let now = self.clock.instant();
+        let left = within.saturating_sub(now.duration_since(began));
+        if !seen.refused {
+            return self.ask_store(&plan.charges, now, left).await.map(decided);
+        }
+        self.ask_store(&plan.only_over(&seen), now, left).await.map(decided)
+    }
+
+    /// As the reference: what its local cache refuses is not asked and not counted, and the others are.
+    async fn spend_others(
+        &self,
+        plan: &Plan<'_>,
+        known: Vec<Option<Verdict>>,
+        began: Instant,
+        within: Duration,
+    ) -> Result<Decided, StoreError> {
+        let others = plan.charges.iter().zip(&known).filter(|(_, known)| known.is_none());
+        let others: Vec<Charge> = others
+            .map(|(charge, _)| match charge.cost {
+                // Golden case `local-cache-and-stop-counting`.
+                Cost::Spend(_) if self.stops_counting() => Charge { cost: Cost::Look(0), ..charge.clone() },
+                _ => charge.clone(),
+            })
+            .collect();
+        let asked = self.ask_store(&others, began, within).await?;
+        let near = known.iter().map(Option::is_some).collect();
+        let mut asked = asked.verdicts.into_iter();
+        let verdicts: Vec<Verdict> =
+            known.into_iter().filter_map(|known| known.or_else(|| asked.next())).collect();
+        Ok(Decided { decision: Decision { refused: refuses(&plan.charges, &verdicts), verdicts }, near })
+    }
+
+    /// One call, of which one learns.
+    async fn ask_store(
+        &self,
+        charges: &[Charge],
+        began: Instant,
+        within: Duration,
+    ) -> Result<Decision, StoreError> {
+        let decided = self.store.spend(charges, within).await;
+        if let Some(near) = &self.near {
+            let heard = self.clock.instant();
+            if let Ok(decision) = &decided {
+                near.learn(charges, decision, began, heard);
+            }
+            // Without an answer it may have been given back all the same.
+            near.refunded(charges, heard);
+        }
+        decided
+    }
+
+    fn stops_counting(&self) -> bool {
+        self.options.compat && self.options.stop_counting
+    }
+}
