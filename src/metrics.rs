@@ -61,8 +61,8 @@ pub struct Metrics {
     pub loaded: LoadedGauges,
     /// Requests that are worked on; set when somebody asks.
     pub in_flight: Gauge,
-    /// Log lines that did not fit into the bounded queue.
-    pub log_lines_dropped: Counter,
+    /// What did not fit into bounded queues.
+    pub dropped: Dropped,
 }
 
 /// One counter for each kind of answer.
@@ -76,6 +76,15 @@ pub struct Answered {
     pub invalid: Counter,
     /// UNAVAILABLE.
     pub unavailable: Counter,
+}
+
+/// What did not fit into bounded queues, since nothing beside an answer may delay it.
+#[derive(Clone, Debug, Default)]
+pub struct Dropped {
+    /// Lines of the log.
+    pub log_lines: Counter,
+    /// Spans, and those that no collector took.
+    pub spans: Counter,
 }
 
 /// What a load of the rules sets.
@@ -163,6 +172,23 @@ impl Answered {
     }
 }
 
+impl Dropped {
+    fn registered(registry: &mut Registry) -> Self {
+        let dropped = Self::default();
+        registry.register(
+            "log_lines_dropped",
+            "Log lines that did not fit into the queue; logging never delays an answer",
+            dropped.log_lines.clone(),
+        );
+        registry.register(
+            "spans_dropped",
+            "Spans that did not fit into the queue, or that the collector did not take",
+            dropped.spans.clone(),
+        );
+        dropped
+    }
+}
+
 impl LoadedGauges {
     fn registered(registry: &mut Registry) -> Self {
         let loaded = Self::default();
@@ -226,11 +252,7 @@ impl Metrics {
         let loaded = LoadedGauges::registered(&mut registry);
         let in_flight = Gauge::default();
         registry.register("in_flight", "Requests that are worked on, see IN_FLIGHT_MAX", in_flight.clone());
-        let log_lines_dropped = counter(
-            &mut registry,
-            "log_lines_dropped",
-            "Log lines that did not fit into the queue; logging never delays an answer",
-        );
+        let dropped = Dropped::registered(&mut registry);
         Arc::new(Self {
             registry,
             rules,
@@ -247,7 +269,7 @@ impl Metrics {
             store_seconds,
             loaded,
             in_flight,
-            log_lines_dropped,
+            dropped,
         })
     }
 

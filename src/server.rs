@@ -57,7 +57,10 @@ use crate::{
     service::{InFlight, Service},
     settings::{self, Settings, Source},
     store::memory::MemoryStore,
-    telemetry,
+    telemetry::{
+        self,
+        spans::{self, Spans},
+    },
 };
 use backend::Backend;
 use health::Health;
@@ -79,7 +82,7 @@ pub fn run(settings: &Settings) -> ExitCode {
     let stats = &settings.stats;
     let names = stats.wanted().then(|| Reference::new(stats.near_limit_ratio, stats.series_max));
     let metrics = Metrics::with(names, stats.series_max);
-    let flush = telemetry::start(settings.log, metrics.log_lines_dropped.clone());
+    let flush = telemetry::start(settings.log, metrics.dropped.log_lines.clone());
     let ended = start(settings, &metrics);
     drop(flush);
     match ended {
@@ -120,6 +123,7 @@ fn start(settings: &Settings, metrics: &Arc<Metrics>) -> Result<(), Failure> {
     tell_ignored();
     loading::check(settings)?;
     let mapper = mapper(settings)?;
+    let (spans, _last_spans) = traces(settings, metrics)?;
     let tls = settings.listen.grpc_tls.as_ref().map(Tls::new).transpose().map_err(Failure::usage)?;
     let store = Backend::new(settings)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -134,7 +138,9 @@ fn start(settings: &Settings, metrics: &Arc<Metrics>) -> Result<(), Failure> {
             tokio::spawn(tls.follow());
         }
         let limiter = Arc::new(limiter(settings, store, metrics));
-        serve(settings, metrics, limiter, mapper, listeners, tls, signals).await
+        let answers = settings.answers.clone();
+        let service = Service::new(SystemClock, limiter, answers, Arc::clone(metrics), spans);
+        serve(settings, metrics, service, mapper, listeners, tls, signals).await
     });
     // Rules that are still being read are not waited for.
     runtime.shutdown_background();
@@ -149,14 +155,13 @@ fn limiter(settings: &Settings, store: Backend, metrics: &Arc<Metrics>) -> Serve
 async fn serve(
     settings: &Settings,
     metrics: &Arc<Metrics>,
-    limiter: Arc<Served>,
+    service: Service<SystemClock, Backend>,
     mapper: Mapper,
     listeners: Listeners,
     tls: Option<Tls>,
     mut signals: Signals,
 ) -> Result<(), Failure> {
-    let service =
-        Service::new(SystemClock, Arc::clone(&limiter), settings.answers.clone(), Arc::clone(metrics));
+    let limiter = Arc::clone(service.limiter());
     let in_flight = InFlight::new(settings.in_flight_max);
     let health = Health::new(health::follows(settings), health::needs(settings)).await;
     let loader = Loader::new(&limiter, metrics, health.changed());
@@ -215,6 +220,16 @@ async fn serve(
         flushing.stop().await;
     }
     ended
+}
+
+/// Where spans go, and what sends the last ones when the process ends.
+///
+/// # Errors
+/// When a variable of OpenTelemetry's is wrong.
+fn traces(settings: &Settings, metrics: &Metrics) -> Result<(Option<Spans>, Option<spans::Flush>), Failure> {
+    let Some(tracing) = &settings.tracing else { return Ok((None, None)) };
+    let (spans, flush) = Spans::start(tracing, metrics.dropped.spans.clone()).map_err(Failure::usage)?;
+    Ok((Some(spans), Some(flush)))
 }
 
 /// # Errors

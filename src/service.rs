@@ -32,10 +32,11 @@ use crate::{
     limiter::{Answer, AskError, Limiter},
     metrics::Metrics,
     proto::envoy::service::ratelimit::v3::{
-        RateLimitRequest, RateLimitResponse, rate_limit_service_server::RateLimitService,
+        RateLimitRequest, RateLimitResponse, rate_limit_response, rate_limit_service_server::RateLimitService,
     },
     settings::Answers,
     store::Store,
+    telemetry::spans::Spans,
 };
 
 /// The largest request that is read: 4 MiB, what gRPC implementations take by default. Envoy copies header values into
@@ -57,13 +58,25 @@ struct Shared<C, S> {
     limiter: Arc<Limiter<C, S>>,
     answers: Answers,
     metrics: Arc<Metrics>,
+    spans: Option<Spans>,
     dice: Dice,
 }
 
 impl<C: Clock, S: Store> Service<C, S> {
-    /// Answers with `limiter`, and with headers and metadata as `answers` says.
-    pub fn new(clock: C, limiter: Arc<Limiter<C, S>>, answers: Answers, metrics: Arc<Metrics>) -> Self {
-        Self { shared: Arc::new(Shared { clock, limiter, answers, metrics, dice: Dice::default() }) }
+    /// Answers with `limiter`, and with headers and metadata as `answers` says; what comes over gRPC is told to `spans`.
+    pub fn new(
+        clock: C,
+        limiter: Arc<Limiter<C, S>>,
+        answers: Answers,
+        metrics: Arc<Metrics>,
+        spans: Option<Spans>,
+    ) -> Self {
+        Self { shared: Arc::new(Shared { clock, limiter, answers, metrics, spans, dice: Dice::default() }) }
+    }
+
+    /// What decides.
+    pub fn limiter(&self) -> &Arc<Limiter<C, S>> {
+        &self.shared.limiter
     }
 
     /// One question's way: rules, limiter, headers. Also the way of `/json`.
@@ -75,7 +88,7 @@ impl<C: Clock, S: Store> Service<C, S> {
         request: RateLimitRequest,
         deadline: Deadline,
     ) -> Result<RateLimitResponse, AskError> {
-        let Shared { clock, limiter, answers, metrics, dice } = &*self.shared;
+        let Shared { clock, limiter, answers, metrics, dice, .. } = &*self.shared;
         let loaded = limiter.loaded().ok_or(AskError::NoRules);
         let question = wire::question(request);
         let asked = match &loaded {
@@ -108,14 +121,25 @@ impl<C: Clock, S: Store> RateLimitService for Service<C, S> {
             Some(deadline) => *deadline,
             None => Deadline::of(request.metadata().as_ref(), began),
         };
-        let asked = self.answer(request.into_inner(), deadline).await;
+        let mut span = self.shared.spans.as_ref().and_then(|spans| spans.begin(request.metadata().as_ref()));
+        let request = request.into_inner();
+        if let Some(span) = &mut span {
+            span.about(&request.domain, request.descriptors.len());
+        }
+        let asked = self.answer(request, deadline).await;
         if let Some(reference) = &self.shared.metrics.reference {
             reference.called(self.shared.clock.instant().duration_since(began));
         }
-        match asked {
-            Ok(response) => Ok(Response::new(response)),
-            Err(error) => Err(status(&error)),
+        let answer = asked.map_err(|error| status(&error));
+        if let Some(span) = span {
+            match &answer {
+                Ok(response) => {
+                    span.answered(response.overall_code() == rate_limit_response::Code::OverLimit)
+                }
+                Err(status) => span.failed(status.code(), status.message()),
+            }
         }
+        answer.map(Response::new)
     }
 }
 

@@ -20,6 +20,7 @@ mod raw;
 mod redis;
 mod xds;
 mod stats;
+mod traces;
 mod listen;
 mod ignored;
 
@@ -35,6 +36,7 @@ pub use raw::{RawSettings, SettingsError};
 pub use redis::{Redis, RedisTls, Secret, Socket};
 pub use stats::{Prometheus, Protocol, Stats, Statsd};
 pub use table::table;
+pub use traces::{Tracing, TracingProtocol};
 pub use xds::{Source, Xds, XdsBackoff, XdsTls};
 
 use crate::{
@@ -75,6 +77,8 @@ pub struct Settings {
     pub compat: bool,
     /// Metrics under the reference's names.
     pub stats: Stats,
+    /// How requests are traced; `None` is not at all.
+    pub tracing: Option<Tracing>,
     /// What is logged and how.
     pub log: Log,
     /// How many threads answer, each with a runtime of its own.
@@ -261,6 +265,7 @@ impl Settings {
             },
             compat,
             stats: stats::stats(&read, compat)?,
+            tracing: traces::tracing(&read)?,
             log: Log {
                 level: read.one("LOG_LEVEL", values::level)?,
                 format: read.one("LOG_FORMAT", values::log_format)?,

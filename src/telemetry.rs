@@ -9,6 +9,10 @@
 //! Redis client never below `warn`: what it logs further down may hold what was sent, and passwords are hidden at every
 //! level.
 
+mod b3;
+mod collector;
+pub mod spans;
+
 use std::{
     env,
     io::{self, IsTerminal, Write},

@@ -71,6 +71,10 @@ fn grpc_tls(settings: &Settings) -> String {
     format!("tls: {:?}", settings.listen.grpc_tls)
 }
 
+fn tracing(settings: &Settings) -> String {
+    d(&settings.tracing)
+}
+
 fn part(text: &str, of: &str) -> String {
     let (_, rest) = text.split_once(of).unwrap_or_else(|| panic!("no {of} in {text}"));
     rest.split([',', '}']).next().unwrap().trim().to_owned()
@@ -86,6 +90,7 @@ fn beside(name: &str) -> RawSettings {
             .with("REDIS_TLS_CLIENT_CERT", "c")
             .with("REDIS_TLS_CLIENT_KEY", "k"),
         name if name.starts_with("REDIS_") && name != "REDIS_URL" => raw.with("REDIS_URL", "r:1"),
+        name if name.starts_with("TRACING_") && name != "TRACING_ENABLED" => raw.with("TRACING_ENABLED", "1"),
         "GRPC_UDS_MODE" => raw.with("GRPC_UDS", "/run/r.sock"),
         name if name.starts_with("GRPC_SERVER_") || name.starts_with("GRPC_CLIENT_") => {
             let raw = raw.with("GRPC_SERVER_TLS_CERT", "c").with("GRPC_SERVER_TLS_KEY", "k");
@@ -215,6 +220,12 @@ fn cases() -> Vec<Case> {
         case("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "0.0.0.0:9090/metrics", ("true", "0.0.0.0:9090/metrics ms"), ("ms", "`true` or `false`"), prometheus),
         case("NEAR_LIMIT_RATIO", "0.8", ("0.5", "0.5"), ("80", "from 0 to 1"), |s| d(s.stats.near_limit_ratio)),
         case("METRICS_SERIES_MAX", "10000", ("1", "1"), ("0", "from 1"), |s| d(s.stats.series_max)),
+        case("TRACING_ENABLED", "false", ("true", "true"), ("on", "`true` or `false`"), |s| d(s.tracing.is_some())),
+        case("TRACING_EXPORTER_PROTOCOL", "Http", ("gRPC", "Grpc"), ("thrift", "`http` or `grpc`"), |s| part(&tracing(s), "protocol: ")),
+        case("TRACING_SERVICE_NAME", "\"RateLimit\"", ("limits", "\"limits\""), None, |s| part(&tracing(s), "service_name: ")),
+        case("TRACING_SERVICE_NAMESPACE", "None", ("edge", "Some(\"edge\")"), None, |s| part(&tracing(s), "service_namespace: ")),
+        case("TRACING_SERVICE_INSTANCE_ID", "None", ("pod-1", "Some(\"pod-1\")"), None, |s| part(&tracing(s), "service_instance: ")),
+        case("TRACING_SAMPLING_RATE", "1.0", ("0.25", "0.25"), ("25", "from 0 to 1"), |s| part(&tracing(s), "ratio: ")),
         case("THREADS", "cores", ("3", "3"), ("1025", "`cores`"), |s| if s.threads == values::threads("cores").unwrap() { "cores".into() } else { d(s.threads) }),
         case("IN_FLIGHT_MAX", "16384", ("1", "1"), ("1e3", "from 1"), |s| d(s.in_flight_max)),
         case("SHUTDOWN_TIMEOUT", "10s", ("0", "0ns"), ("25h", "24h"), |s| d(s.shutdown_timeout)),
@@ -502,15 +513,13 @@ fn a_rediss_address_takes_its_authorities_and_certificates_without_redis_tls() {
 #[test]
 fn what_the_reference_knows_and_we_do_not_honour_is_told_by_name() {
     let set = [
-        ("TRACING_SAMPLING_RATE", "0.5"),
-        ("TRACING_ENABLED", "false"),
-        ("TRACING_SERVICE_NAME", "limits"),
+        ("REDIS_POOL_SIZE", "5"),
         ("REDIS_PERSECOND_URL", "r:1"),
         ("MEMCACHE_HOST_PORT", ""),
         ("PATH", "/bin"),
         ("GRPC_PORT", "1"),
     ];
-    assert_eq!(ignored(set), ["REDIS_PERSECOND_URL", "TRACING_SAMPLING_RATE", "TRACING_SERVICE_NAME"]);
+    assert_eq!(ignored(set), ["REDIS_PERSECOND_URL", "REDIS_POOL_SIZE"]);
     for row in table() {
         assert!(ignored([(row.name, "x")]).is_empty(), "{} has an effect", row.name);
     }

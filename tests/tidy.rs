@@ -53,6 +53,10 @@ const PARTS: &[Part] = &[
     part(4, "service",         "bytes http prost_types serde_json tokio tonic"),
     part(4, "admin",           "axum bytes prost_types serde serde_json tokio"),
     part(4, "telemetry",       "prometheus_client tracing tracing_subscriber"),
+    // A collector may speak gRPC.
+    part(4, "telemetry/spans", "http opentelemetry opentelemetry_http opentelemetry_otlp opentelemetry_sdk prometheus_client tokio tonic tracing"),
+    part(4, "telemetry/b3",    "http opentelemetry"),
+    part(4, "telemetry/collector", "hyper_rustls opentelemetry_http opentelemetry_otlp tokio_rustls tonic"),
 
     // 5: composition.
     part(5, "server",          "arc_swap http hyper hyper_util socket2 tokio tokio_rustls tokio_stream tonic tonic_health tonic_reflection tower tracing"),

@@ -79,7 +79,7 @@ fn limiter(settings: &Settings) -> Explaining {
 
 fn ask(settings: &Settings, limiter: &Explaining, args: &ExplainArgs) -> Result<RateLimitResponse, Failure> {
     let answers = settings.answers.clone();
-    let service = Service::new(SystemClock, Arc::clone(limiter), answers, Metrics::new());
+    let service = Service::new(SystemClock, Arc::clone(limiter), answers, Metrics::new(), None);
     let deadline = Deadline::after(WITHIN, SystemClock.instant());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()

@@ -30,6 +30,7 @@ pub enum Group {
     Redis,
     Answers,
     Metrics,
+    Tracing,
     Running,
 }
 
@@ -66,6 +67,7 @@ impl Group {
             Self::Redis => "Redis",
             Self::Answers => "Answers",
             Self::Metrics => "Metrics",
+            Self::Tracing => "Tracing",
             Self::Running => "Running",
         }
     }
@@ -125,7 +127,7 @@ const fn secret(
     Row { group, name, flag, value, kind: Kind::Secret, default: Initial::Unset, why }
 }
 
-use Group::{Answers, Metrics, Ports, Redis, Rules, Running, Store, Xds};
+use Group::{Answers, Metrics, Ports, Redis, Rules, Running, Store, Tracing, Xds};
 use Initial::{Derived, Text, Unset};
 
 #[rustfmt::skip]
@@ -299,6 +301,17 @@ const TABLE: &[Row] = &[
         "hits above this part of a limit count as near_limit"),
     text(Metrics, "METRICS_SERIES_MAX", "metrics-series-max", "N", Text("10000"),
         "the most rules, and the most names with clients' values, that are counted apart; more are `__overflow__`"),
+
+    switch(Tracing, "TRACING_ENABLED", "tracing-enabled", Text("false"),
+        "tell a collector of OpenTelemetry of each request; where it is say OTEL_EXPORTER_OTLP_ENDPOINT and its like"),
+    text(Tracing, "TRACING_EXPORTER_PROTOCOL", "tracing-exporter-protocol", "http|grpc", Text("http"),
+        "what is spoken to it"),
+    text(Tracing, "TRACING_SERVICE_NAME", "tracing-service-name", "NAME", Text("RateLimit"), "what we are called there"),
+    text(Tracing, "TRACING_SERVICE_NAMESPACE", "tracing-service-namespace", "NAME", Unset, "and in which namespace"),
+    text(Tracing, "TRACING_SERVICE_INSTANCE_ID", "tracing-service-instance-id", "NAME", Derived("a random UUID"),
+        "what this process is called there, such as its pod"),
+    text(Tracing, "TRACING_SAMPLING_RATE", "tracing-sampling-rate", "RATIO", Text("1"),
+        "the part, from 0 to 1, of requests that are traced; where Envoy sends its own trace along, that decides"),
 
     text(Running, "THREADS", "threads", "N|cores", Text("cores"),
         "how many threads answer, each with its own connections; one a core needs no hand-overs"),

@@ -19,3 +19,4 @@ mod upgrade;
 mod tls;
 mod age;
 mod unix;
+mod traces;
