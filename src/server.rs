@@ -294,6 +294,6 @@ fn tell_ignored() {
         .collect();
     let ignored = settings::ignored(variables.iter().map(|(name, value)| (name.as_str(), value.as_str())));
     if !ignored.is_empty() {
-        tracing::warn!("without effect here, known from envoyproxy/ratelimit: {}", ignored.join(", "));
+        tracing::warn!("without effect here, known from envoyproxy/ratelimit: {}", settings::shown(&ignored));
     }
 }

@@ -30,7 +30,7 @@ use std::{
     time::Duration,
 };
 
-pub use ignored::ignored;
+pub use ignored::{Ignored, Why, ignored, shown};
 pub use listen::{Endpoint, GrpcAge, GrpcAt, GrpcClients, GrpcTls, Listen, is_abstract, socket_path};
 pub use raw::{RawSettings, SettingsError};
 pub use redis::{Redis, RedisTls, Secret, Socket};

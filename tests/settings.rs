@@ -6,8 +6,8 @@ use std::{collections::BTreeSet, fmt::Debug, process::Command};
 
 use clap::{Args, FromArgMatches};
 use tollgate::settings::{
-    Backend, Headers, Numbers, Prometheus, RawSettings, Reset, RetryAfter, Settings, Source, Statsd, ignored,
-    table, table::Kind, values,
+    Backend, Headers, Level, Numbers, Prometheus, RawSettings, Reset, RetryAfter, Settings, Source, Statsd,
+    ignored, shown, table, table::Kind, values,
 };
 
 /// What one row of the table does.
@@ -510,19 +510,42 @@ fn a_rediss_address_takes_its_authorities_and_certificates_without_redis_tls() {
     assert!(!tls("redis://h:1"));
 }
 
+/// The reference's variables and their defaults there.
+fn of_the_reference() -> Vec<(&'static str, &'static str)> {
+    let lines = include_str!("fixtures/reference.env").lines().filter(|line| !line.starts_with('#'));
+    lines.map(|line| line.split_once('=').unwrap()).collect()
+}
+
 #[test]
-fn what_the_reference_knows_and_we_do_not_honour_is_told_by_name() {
+fn each_variable_of_the_reference_is_a_setting_or_is_told_with_the_reason() {
     let set = [
+        ("REDIS_STARTUP_MAX_INTERVAL", "30s"),
         ("REDIS_POOL_SIZE", "5"),
-        ("REDIS_PERSECOND_URL", "r:1"),
         ("MEMCACHE_HOST_PORT", ""),
         ("PATH", "/bin"),
+        ("REDIS_PERSECOND_PIPELINE_WINDOW", "150us"),
         ("GRPC_PORT", "1"),
     ];
-    assert_eq!(ignored(set), ["REDIS_PERSECOND_URL", "REDIS_POOL_SIZE"]);
-    for row in table() {
-        assert!(ignored([(row.name, "x")]).is_empty(), "{} has an effect", row.name);
+    assert_eq!(
+        shown(&ignored(set)),
+        "REDIS_PERSECOND_PIPELINE_WINDOW, REDIS_POOL_SIZE (a few connections carry calls that batch themselves); \
+         REDIS_STARTUP_MAX_INTERVAL (it starts without its store, and has it as soon as it is there)"
+    );
+    for (name, _) in of_the_reference() {
+        let is_setting = table().iter().any(|row| row.name == name);
+        assert_eq!(ignored([(name, "x")]).len(), usize::from(!is_setting), "{name}");
     }
+}
+
+#[test]
+fn a_deployment_that_sets_each_of_them_to_its_default_there_starts() {
+    let ours = of_the_reference().into_iter().filter(|(name, _)| table().iter().any(|row| row.name == *name));
+    let raw = ours.fold(RawSettings::default(), |raw, (name, default)| raw.with(name, default));
+    let settings = Settings::compile(&raw).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(
+        (settings.log.level, settings.listen.grpc.to_string()),
+        (Level::Warn, "0.0.0.0:8081".to_owned())
+    );
 }
 
 #[test]

@@ -26,7 +26,7 @@ use crate::{
         Dialect, FailureMode, Files, Which, compile,
         watch::{Dir, DirError, Reading},
     },
-    settings::{RawSettings, Settings, ignored},
+    settings::{Ignored, RawSettings, Settings, Why, ignored},
 };
 use differences::{Difference, Rules};
 use environment::{Environment, is_ours};
@@ -165,34 +165,25 @@ fn rules(
     Ok(found)
 }
 
-/// Variables of the reference that nothing here needs, so that nothing is lost without them.
-const UNNEEDED: &[&str] = &[
-    "MEMCACHE_",
-    "REDIS_CLUSTER_PIPELINE_PARALLELISM",
-    "REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM",
-    "REDIS_PERSECOND_PIPELINE_",
-    "REDIS_PERSECOND_POOL_",
-    "REDIS_PIPELINE_",
-    "REDIS_POOL_",
-    "REDIS_STARTUP_",
-];
-
 /// Sorts the variables: what works, what is not needed, what nobody knows, what is wrong.
 fn variables(environment: &Environment, report: &mut Report, terminal: &mut Terminal) {
     let known = &environment.known;
-    let unneeded = |name: &str| UNNEEDED.iter().any(|start| name.starts_with(start));
-    let lost = ignored(known.iter().map(|(name, value)| (&**name, &**value)));
-    let lost: Vec<&str> = lost.into_iter().filter(|name| !unneeded(name)).collect();
+    // Whatever their values are: one that asks for nothing is needed as little.
+    let unneeded = |name: &str| matches!(ignored([(name, "1")])[..], [Ignored { why: Why::Unneeded(_), .. }]);
+    let without_effect = ignored(known.iter().map(|(name, value)| (&**name, &**value)));
+    let lost: Vec<&str> = without_effect
+        .iter()
+        .filter(|ignored| ignored.why == Why::Unavailable)
+        .map(|ignored| ignored.name)
+        .collect();
     for name in &lost {
         report.cannot.push(format!("{name}={}: it has no effect here", known[*name]));
     }
     let names = || known.keys().chain(environment.unseen.keys()).map(String::as_str);
     let stays: Vec<&str> = names().filter(|name| is_ours(name)).collect();
-    let not_needed: Vec<&str> = names().filter(|name| unneeded(name) && !is_ours(name)).collect();
-    let strange: Vec<&str> = names()
-        .filter(|name| !is_ours(name) && !unneeded(name) && !lost.contains(name))
-        .filter(|name| ignored([(*name, "1")]).is_empty())
-        .collect();
+    let not_needed: Vec<&str> = names().filter(|name| unneeded(name)).collect();
+    let strange: Vec<&str> =
+        names().filter(|name| !is_ours(name) && ignored([(*name, "1")]).is_empty()).collect();
     terminal.line(format!("environment  {}", count(known.len() + environment.unseen.len(), "variable")));
     for (what, names) in [("stays", stays), ("needed no more", not_needed), ("known to neither", strange)] {
         if !names.is_empty() {

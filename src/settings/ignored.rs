@@ -1,33 +1,86 @@
-//! Variables of the reference that do nothing here (yet).
+//! Variables of the reference that do nothing here, and why.
 //!
 //! Whoever replaces envoyproxy/ratelimit keeps its environment. Most of it works; of the rest, one line of the log at
-//! start tells the names, since a setting that is silently without effect is found in an incident.
+//! start tells the names and the reasons, since a setting that is silently without effect is found in an incident.
 
-use super::values;
+use std::fmt;
 
-/// Which of these variables are set to something and are without effect. A boolean that is false asks for nothing.
-pub fn ignored<'v>(variables: impl IntoIterator<Item = (&'v str, &'v str)>) -> Vec<&'v str> {
-    let mut found: Vec<&str> = variables
+use super::{table, values};
+
+/// A variable that is set to something and does nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ignored<'v> {
+    /// Its name.
+    pub name: &'v str,
+    /// Why it does nothing.
+    pub why: Why,
+}
+
+/// Why a variable does nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// What it is for happens without it; in words.
+    Unneeded(&'static str),
+    /// What it is for is not there.
+    Unavailable,
+}
+
+/// Which of these variables are set to something and are without effect, by reason. A boolean that is false asks for
+/// nothing.
+pub fn ignored<'v>(variables: impl IntoIterator<Item = (&'v str, &'v str)>) -> Vec<Ignored<'v>> {
+    let mut found: Vec<(usize, Ignored<'_>)> = variables
         .into_iter()
-        .filter(|(name, value)| is_ignored(name) && !value.is_empty() && values::boolean(value) != Ok(false))
-        .map(|(name, _)| name)
+        .filter(|(_, value)| !value.is_empty() && values::boolean(value) != Ok(false))
+        .filter_map(|(name, _)| {
+            let place = place(name)?;
+            Some((place, Ignored { name, why: REASONS[place].1 }))
+        })
         .collect();
-    found.sort_unstable();
-    found
+    found.sort_unstable_by_key(|(place, ignored)| (*place, ignored.name));
+    found.into_iter().map(|(_, ignored)| ignored).collect()
 }
 
-fn is_ignored(name: &str) -> bool {
-    NAMES.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+/// `A, B (why); C (why)`
+pub fn shown(ignored: &[Ignored<'_>]) -> String {
+    let of_one_reason = |of: &[Ignored<'_>]| {
+        let names: Vec<&str> = of.iter().map(|ignored| ignored.name).collect();
+        format!("{} ({})", names.join(", "), of[0].why)
+    };
+    ignored.chunk_by(|one, next| one.why == next.why).map(of_one_reason).collect::<Vec<_>>().join("; ")
 }
 
-/// Each prefix belongs to the reference alone.
-const PREFIXES: &[&str] = &["REDIS_PERSECOND", "MEMCACHE_"];
+/// The reason that fits a name. Who is a setting has an effect.
+fn place(name: &str) -> Option<usize> {
+    let fits = |beginnings: &[&str]| beginnings.iter().any(|beginning| name.starts_with(beginning));
+    if table().iter().any(|row| row.name == name) {
+        return None;
+    }
+    REASONS.iter().position(|(beginnings, _)| fits(beginnings))
+}
 
-const NAMES: &[&str] = &[
-    "REDIS_PIPELINE_LIMIT",
-    "REDIS_PIPELINE_WINDOW",
-    "REDIS_POOL_ON_EMPTY_BEHAVIOR",
-    "REDIS_POOL_ON_EMPTY_WAIT_DURATION",
-    "REDIS_POOL_SIZE",
-    "REDIS_SENTINEL_AUTH",
+/// How names begin, each of them the reference's alone, and why they do nothing; the first that fits counts.
+const REASONS: &[(&[&str], Why)] = &[
+    (
+        &[
+            "REDIS_CLUSTER_PIPELINE_",
+            "REDIS_PERSECOND_CLUSTER_PIPELINE_",
+            "REDIS_PERSECOND_PIPELINE_",
+            "REDIS_PERSECOND_POOL_",
+            "REDIS_PIPELINE_",
+            "REDIS_POOL_",
+        ],
+        Why::Unneeded("a few connections carry calls that batch themselves"),
+    ),
+    (&["REDIS_STARTUP_"], Why::Unneeded("it starts without its store, and has it as soon as it is there")),
+    (&["MEMCACHE_"], Why::Unneeded("budgets are not in memcache")),
+    (&["REDIS_PERSECOND", "REDIS_SENTINEL_AUTH"], Why::Unavailable),
 ];
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unneeded(words) => words,
+            Self::Unavailable => "not available yet",
+        })
+    }
+}
