@@ -72,12 +72,20 @@ pub enum StoreError {
         /// The store's own words.
         why: String,
     },
-    /// A key holds something that no Tollgate wrote.
-    #[error("the store {shard} holds something else under a key of ours: {why}")]
+    /// A key holds something that no Tollgate wrote, or an answer is none that our script gives.
+    #[error("the store {shard} holds or says something that is not ours: {why}")]
     Corrupt {
         /// Which shard.
         shard: String,
-        /// Which key and what it holds.
+        /// Which key and what it holds, or what is wrong with the answer.
+        why: String,
+    },
+    /// More waits for the store already than it could answer in time. Nothing was spent.
+    #[error("the store {shard} has too much to do: {why}")]
+    Overload {
+        /// Which shard.
+        shard: String,
+        /// What is full.
         why: String,
     },
 }
@@ -90,6 +98,7 @@ impl StoreError {
             Self::Unavailable { .. } => "unavailable",
             Self::Refused { .. } => "refused",
             Self::Corrupt { .. } => "corrupt",
+            Self::Overload { .. } => "overload",
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Budgets in Redis: one server, one script call for each request.
+//! Budgets in Redis: one server, and a script that decides the requests that have come meanwhile.
 //!
 //! # A spend is sent once
 //!
@@ -12,10 +12,11 @@
 //! # A slow Redis is a failed Redis
 //!
 //! Each spend waits for the lesser of what its caller grants and `STORE_TIMEOUT`, then it is a
-//! [`StoreError::Timeout`]. The command cannot be taken back from the wire, so its answer is still to come, or never
-//! comes. What waits so is bounded by [`IN_FLIGHT_MAX`]: above it a spend is refused at once, and a Redis that hangs for
-//! an hour has, when it wakes, at most that many old spends to run and costs us no more memory than them. While there is
-//! no connection, a spend fails at once and nothing is kept for later.
+//! [`StoreError::Timeout`]. While it waits for its turn (`redis/queue.rs`) it is taken out then and never sent. Once it is
+//! sent it cannot be taken back, so its answer is still to come, or never comes: what is out so is bounded by
+//! [`IN_FLIGHT_MAX`] (`redis/commit.rs`), and a Redis that hangs for an hour has, when it wakes, at most that many old
+//! spends to run and costs us no more memory than them. A server that gives no answers is soon not asked any more
+//! (`redis/breaker.rs`). While there is no connection, a spend fails at once and nothing is kept for later.
 //!
 //! # Threads
 //!
@@ -36,6 +37,10 @@ mod config;
 mod seats;
 mod node;
 mod link;
+mod commit;
+mod queue;
+mod reply;
+mod breaker;
 mod dial;
 mod tls;
 mod error;
@@ -47,7 +52,9 @@ use std::{
 
 use tokio::{sync::watch, task::JoinSet};
 
+pub use commit::IN_FLIGHT_MAX;
 pub use config::{Hostname, RedisConfig, RedisConfigError, RedisTls};
+pub use queue::{QUEUE_BYTES_MAX, QUEUE_CHARGES_MAX};
 
 use crate::{
     limit::{Charge, Decision},
@@ -55,13 +62,8 @@ use crate::{
 };
 use config::Target;
 use dial::Dial;
-use node::{Deadline, Hears, Node};
+use node::{Deadline, Hears, Node, NodeError};
 use seats::{Seat, Seats};
-
-/// The most spends that wait for an answer of one shard, over all connections of this process, those counted whose
-/// callers have given up. At 100,000 spends a second it is 40 ms of answers, eight deadlines: who comes on top of that
-/// would not be answered in time either.
-pub const IN_FLIGHT_MAX: usize = 4096;
 
 /// Budgets in Redis. Shared by all runtimes; dropping it closes its connections.
 #[derive(Debug)]
@@ -94,7 +96,7 @@ impl RedisStore {
                     shared.publish_reach();
                 }
             }));
-            let node = Node::new(target.address.to_string(), dial, connections, hears);
+            let node = Node::new(target.address.to_string(), dial, connections, config.timeout, hears);
             Shared {
                 timeout: config.timeout,
                 seats: Arc::new(Seats::new(connections)),
@@ -134,7 +136,18 @@ impl Store for RedisStore {
         let shared = &*self.shared;
         let deadline = Deadline::after(within.min(shared.timeout));
         let node = shared.nodes.borrow()[0].clone();
-        node.spend(shared.seats.here(), charges, deadline).await
+        let mut outcome = node.spend(shared.seats.here(), charges, deadline).await;
+        if outcome == Err(NodeError::NotHere) {
+            outcome = node.spend_alone(shared.seats.here(), charges, deadline, false).await;
+        }
+        outcome.map_err(|error| match error {
+            NodeError::Store(error) => error,
+            elsewhere => {
+                let why =
+                    format!("it is a node of a cluster, which REDIS_TYPE=single cannot use ({elsewhere:?})");
+                StoreError::Refused { shard: node.address.clone(), why }
+            }
+        })
     }
 
     fn health(&self) -> Vec<ShardHealth> {

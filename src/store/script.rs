@@ -99,6 +99,11 @@ pub fn is_not_here(why: &str) -> bool {
     why.contains("non local key")
 }
 
+/// Whether the reason is that the server lets a script use no keys but those that it is told before.
+pub fn is_undeclared(why: &str) -> bool {
+    why.contains("undeclared key") || why.contains("do not hash to the same slot")
+}
+
 impl Call {
     /// Asks for these requests, each of some charges; they are decided one after the other. `now` is for tests; `None`
     /// takes the server's time.

@@ -9,7 +9,7 @@ use tollgate::{
     limit::Algorithm,
     store::{
         Store, StoreError,
-        redis::{IN_FLIGHT_MAX, RedisConfig},
+        redis::{QUEUE_CHARGES_MAX, RedisConfig},
     },
 };
 
@@ -56,12 +56,17 @@ async fn a_spend_without_a_connection_fails_at_once_and_is_not_kept_for_later() 
 async fn a_timed_out_spend_is_never_sent_again() {
     let fake = FakeRedis::start(Treatment::Silence);
     let store = connected(&RedisConfig { timeout: Duration::from_millis(5), ..config(fake.address()) }).await;
-    for _ in 0..5 {
-        let error = spend(&store, "tg:a", 10).await.unwrap_err();
-        assert!(matches!(error, StoreError::Timeout { .. }), "{error}");
+    let mut sent = 0;
+    for _ in 0..20 {
+        match spend(&store, "tg:a", 10).await.unwrap_err() {
+            StoreError::Timeout { .. } => sent += 1,
+            // The breaker is open.
+            error => assert!(error.to_string().contains("no answer in time"), "{error}"),
+        }
     }
-    eventually("all have arrived", async || fake.spends.load(Ordering::SeqCst) >= 5).await;
-    assert_eq!(fake.spends.load(Ordering::SeqCst), 5);
+    assert!((1..20).contains(&sent), "{sent}");
+    eventually("all have arrived", async || fake.spends.load(Ordering::SeqCst) >= sent).await;
+    assert_eq!(fake.spends.load(Ordering::SeqCst), sent);
 }
 
 #[tokio::test]
@@ -99,11 +104,35 @@ async fn a_server_that_forgets_the_script_for_ever_is_asked_twice_and_no_more() 
 }
 
 #[tokio::test]
-async fn an_answer_that_is_none_of_the_scripts_is_refused() {
-    let fake = FakeRedis::start(Treatment::Nonsense);
+async fn an_answer_that_is_none_of_the_scripts_is_corrupt_and_ends_the_connection() {
+    for answer in [
+        "+OK\r\n",
+        ":1\r\n",
+        "$-1\r\n",
+        "*0\r\n",
+        "*3\r\n:0\r\n:1\r\n:1\r\n",
+        // A grant of more charges, of less keys, and of a bucket that is empty.
+        "*3\r\n:100\r\n$2\r\n\u{1}\u{1}\r\n$0\r\n\r\n",
+        "*3\r\n:100\r\n$1\r\n\u{1}\r\n$1\r\n\n\r\n",
+        "*3\r\n:100\r\n$1\r\n\u{1}\r\n$26\r\nb 0 0 31536000000000000 100\r\n",
+    ] {
+        let fake = FakeRedis::start(Treatment::Say(answer));
+        let store = connected(&config(fake.address())).await;
+        let error = spend(&store, "tg:a", 10).await.unwrap_err();
+        assert!(matches!(error, StoreError::Corrupt { .. }), "{answer:?}: {error}");
+        assert_eq!(fake.spends.load(Ordering::SeqCst), 1, "{answer:?}");
+        eventually("a new connection", async || fake.connections.load(Ordering::SeqCst) == 2).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_wants_keys_declared_is_told_them() {
+    let fake = FakeRedis::start(Treatment::WantKeys);
     let store = connected(&config(fake.address())).await;
-    let error = spend(&store, "tg:a", 10).await.unwrap_err();
-    assert!(matches!(error, StoreError::Refused { .. }), "{error}");
+    for sent in [2, 3, 4] {
+        assert_eq!(spend(&store, "tg:a", 10).await, Ok(true));
+        assert_eq!(fake.spends.load(Ordering::SeqCst), sent, "one is refused, and nothing was done for it");
+    }
 }
 
 #[tokio::test]
@@ -129,6 +158,7 @@ async fn a_read_only_replica_refuses_in_its_own_words() {
     let store = connected(&config(replica.address())).await;
     let error = spend(&store, "tg:a", 10).await.unwrap_err();
     assert!(matches!(&error, StoreError::Refused { why, .. } if why.contains("READONLY")), "{error}");
+    assert_eq!(store.health()[0].state, Err(error.to_string()));
 }
 
 #[tokio::test]
@@ -138,8 +168,10 @@ async fn a_full_server_refuses_in_its_own_words() {
     server.command(&["CONFIG", "SET", "maxmemory", "1"]);
     let error = spend(&store, "tg:a", 10).await.unwrap_err();
     assert!(matches!(&error, StoreError::Refused { why, .. } if why.contains("OOM")), "{error}");
+    assert_eq!(store.health()[0].state, Err(error.to_string()));
     server.command(&["CONFIG", "SET", "maxmemory", "0"]);
     assert_eq!(spend(&store, "tg:a", 10).await, Ok(true));
+    assert_eq!(store.health()[0].state, Ok(()));
 }
 
 #[tokio::test]
@@ -154,20 +186,17 @@ async fn what_waits_for_a_hung_server_is_bounded_and_all_of_it_is_given_back() {
     let store = Arc::new(connected(&config).await);
     server.hang();
     // Each is polled once, in this order, before any of them can time out.
-    let waiting: Vec<_> = (0..IN_FLIGHT_MAX).map(|_| spend(&store, "tg:a", 1_000_000)).collect();
+    let waiting: Vec<_> = (0..QUEUE_CHARGES_MAX).map(|_| spend(&store, "tg:a", 1_000_000)).collect();
     let one_more = spend(&store, "tg:a", 1_000_000);
     let (waited, refused) = futures_join(waiting, one_more).await;
     assert!(waited.iter().all(Result::is_err));
-    assert!(
-        matches!(&refused, Err(StoreError::Unavailable { why, .. }) if why.contains("too many")),
-        "{refused:?}"
-    );
+    assert!(matches!(&refused, Err(StoreError::Overload { .. })), "{refused:?}");
     server.go_on();
     eventually("spends are granted again", async || spend(&store, "tg:a", 1_000_000).await.is_ok()).await;
     eventually("there is room for as many again", async || {
-        let all: Vec<_> = (0..IN_FLIGHT_MAX / 2).map(|_| spend(&store, "tg:a", 1_000_000)).collect();
+        let all: Vec<_> = (0..QUEUE_CHARGES_MAX).map(|_| spend(&store, "tg:a", 1_000_000)).collect();
         let (all, _) = futures_join(all, async { Ok(true) }).await;
-        !all.iter().any(|result| matches!(result, Err(StoreError::Unavailable { .. })))
+        !all.iter().any(|result| matches!(result, Err(StoreError::Overload { .. })))
     })
     .await;
 }

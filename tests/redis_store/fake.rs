@@ -4,7 +4,7 @@ use std::{
     io::{BufRead, BufReader, Write},
     net::{TcpListener, TcpStream},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
@@ -16,8 +16,10 @@ pub(crate) enum Treatment {
     HangUp,
     /// There is no answer, ever.
     Silence,
-    /// `+OK`, which the script never says.
-    Nonsense,
+    /// This, which the script never says.
+    Say(&'static str),
+    /// As a server whose scripts may use declared keys only; one key that nobody has used.
+    WantKeys,
     /// `-NOSCRIPT`, however often the script is loaded.
     Forget,
 }
@@ -29,6 +31,8 @@ pub(crate) struct FakeRedis {
     pub(crate) spends: Arc<AtomicUsize>,
     /// How many connections were accepted.
     pub(crate) connections: Arc<AtomicUsize>,
+    /// The words of the last EVALSHA.
+    pub(crate) last: Arc<Mutex<Vec<String>>>,
     ended: Arc<AtomicBool>,
 }
 
@@ -36,17 +40,24 @@ impl FakeRedis {
     pub(crate) fn start(treatment: Treatment) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
         let port = listener.local_addr().expect("a bound address").port();
-        let fake = Self { port, spends: Arc::default(), connections: Arc::default(), ended: Arc::default() };
+        let fake = Self {
+            port,
+            spends: Arc::default(),
+            connections: Arc::default(),
+            last: Arc::default(),
+            ended: Arc::default(),
+        };
         let (spends, connections, ended) =
             (fake.spends.clone(), fake.connections.clone(), fake.ended.clone());
+        let last = fake.last.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 if ended.load(Ordering::SeqCst) {
                     return;
                 }
                 connections.fetch_add(1, Ordering::SeqCst);
-                let spends = spends.clone();
-                std::thread::spawn(move || serve(stream, treatment, &spends));
+                let (spends, last) = (spends.clone(), last.clone());
+                std::thread::spawn(move || serve(stream, treatment, &spends, &last));
             }
         });
         fake
@@ -66,7 +77,7 @@ impl Drop for FakeRedis {
 }
 
 /// Until the client or the treatment ends it.
-fn serve(stream: TcpStream, treatment: Treatment, spends: &AtomicUsize) {
+fn serve(stream: TcpStream, treatment: Treatment, spends: &AtomicUsize, last: &Mutex<Vec<String>>) {
     let mut writer = stream.try_clone().expect("a second handle of a socket");
     let mut reader = BufReader::new(stream);
     while let Some(words) = read_command(&mut reader) {
@@ -75,11 +86,17 @@ fn serve(stream: TcpStream, treatment: Treatment, spends: &AtomicUsize) {
             "CLIENT" => ":1\r\n".to_owned(),
             "SCRIPT" => format!("$40\r\n{}\r\n", "0".repeat(40)),
             "EVALSHA" => {
+                last.lock().expect("nobody panics with it").clone_from(&words);
                 spends.fetch_add(1, Ordering::SeqCst);
                 match treatment {
                     Treatment::HangUp => return,
                     Treatment::Silence => continue,
-                    Treatment::Nonsense => "+OK\r\n".to_owned(),
+                    Treatment::Say(answer) => answer.to_owned(),
+                    Treatment::WantKeys if words[2] == "0" => {
+                        let why = "!ERR script tried accessing undeclared key";
+                        format!("*3\r\n:100\r\n$1\r\n\0\r\n${}\r\n{why}\r\n", why.len())
+                    }
+                    Treatment::WantKeys => "*3\r\n:100\r\n$1\r\n\u{1}\r\n$0\r\n\r\n".to_owned(),
                     Treatment::Forget => "-NOSCRIPT No matching script.\r\n".to_owned(),
                 }
             }

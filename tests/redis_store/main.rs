@@ -10,6 +10,7 @@ mod support;
 
 mod access;
 mod budget;
+mod commit;
 mod failure;
 mod fake;
 mod outage;

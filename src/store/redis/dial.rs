@@ -16,9 +16,7 @@ use fred::{
 
 use super::{
     config::{Address, RedisConfig, RedisConfigError, Target},
-    error,
-    link::Live,
-    tls,
+    error, tls,
 };
 use crate::store::{StoreError, script};
 
@@ -68,13 +66,14 @@ impl Dial {
         Ok(Self { config: HiddenConfig(fred), connection })
     }
 
-    pub(super) async fn dial(&self, shard: &str) -> Result<(Live, ConnectHandle), StoreError> {
+    /// A connection with the script loaded: the client, the script's hash, and what ends when the connection does.
+    pub(super) async fn dial(&self, shard: &str) -> Result<(Client, Bytes, ConnectHandle), StoreError> {
         // No reconnect policy: see the top of `redis.rs`.
         let client = Client::new(self.config.0.clone(), None, Some(self.connection.clone()), None);
         let task = client.init().await.map_err(|e| self.failed(shard, &e))?;
         // A server that lacks the script would answer the first spends late.
         match load(&client, self.connection.connection_timeout).await {
-            Ok(hash) => Ok((Live::new(client, hash), task)),
+            Ok(hash) => Ok((client, hash, task)),
             Err(e) => {
                 task.abort();
                 Err(self.failed(shard, &e))

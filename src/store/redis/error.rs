@@ -29,6 +29,14 @@ pub(super) fn from_reply(shard: &str, text: &str) -> StoreError {
     }
 }
 
+/// Whether an error reply says that the server is not, or no longer, what it was taken for.
+pub(super) fn is_sign_of_change(text: &str) -> bool {
+    // Before Redis 7 the code of an error inside a script stands behind the script's position.
+    ["READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "MOVED", "ASK ", "the cluster is down"]
+        .iter()
+        .any(|sign| text.contains(sign))
+}
+
 /// What an error of the client means. While it connects or loads a script it passes error replies on as such.
 pub(super) fn from_client(shard: &str, error: &Error, waited: Duration) -> StoreError {
     let text = error.details();

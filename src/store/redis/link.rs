@@ -19,7 +19,7 @@ use std::{
     hash::{BuildHasher, Hasher, RandomState},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -28,15 +28,17 @@ use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use fred::{
     clients::Client,
-    error::ErrorKind,
+    error::{Error, ErrorKind},
     interfaces::ClientLike,
     types::{ClusterHash, ConnectHandle, CustomCommand, Resp3Frame, Value},
 };
 
 use super::{
-    dial::{load, once},
+    commit,
+    dial::once,
     error,
-    node::{Deadline, Node, Sign, arguments},
+    node::{Node, Sign},
+    queue::{Bounds, Queue},
 };
 use crate::store::{StoreError, script};
 
@@ -92,14 +94,16 @@ impl Link {
         })
     }
 
-    fn up(&self, live: Live) {
-        self.live.store(Some(Arc::new(live)));
+    fn up(&self, live: Arc<Live>) {
+        self.live.store(Some(live));
         *self.why_down.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     fn down(&self, why: StoreError) {
-        *self.why_down.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
-        self.live.store(None);
+        *self.why_down.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.clone());
+        if let Some(live) = self.live.swap(None) {
+            live.queue.close(&why);
+        }
     }
 }
 
@@ -109,90 +113,44 @@ pub(super) struct Live {
     client: Client,
     /// The script's SHA-1 in hexadecimal, as Redis itself computed it.
     hash: Bytes,
-    in_flight: Arc<AtomicUsize>,
-    /// How often the script was loaded again.
-    loads: AtomicU64,
-    loading: tokio::sync::Mutex<()>,
+    pub(super) queue: Queue,
 }
 
 impl Live {
-    pub(super) fn new(client: Client, hash: Bytes) -> Self {
-        let (in_flight, loads, loading) = Default::default();
-        Self { client, hash, in_flight, loads, loading }
+    pub(super) fn new(client: Client, hash: Bytes, bounds: Bounds) -> Self {
+        Self { client, hash, queue: Queue::new(bounds) }
     }
 
-    /// To be read before a spend is sent, for [`load_again`](Self::load_again).
-    pub(super) fn loads(&self) -> u64 {
-        self.loads.load(Ordering::Acquire)
+    /// Runs the script once. `Ok` is any reply, an error reply included. It has no timeout: who gives up on it still has
+    /// it in flight.
+    pub(super) fn evalsha(&self, call: &script::Call) -> impl Future<Output = Reply> + Send + 'static {
+        self.command("EVALSHA", arguments(Value::Bytes(self.hash.clone()), call))
     }
 
-    /// Runs the script once. `Ok` is any reply, an error reply included.
-    pub(super) async fn evalsha(
+    /// Lets the next command use slots that are about to be imported.
+    pub(super) fn asking(&self) -> impl Future<Output = Reply> + Send + Unpin + 'static {
+        Box::pin(self.command("ASKING", Vec::new()))
+    }
+
+    /// Loads the script.
+    pub(super) fn load(&self) -> impl Future<Output = Reply> + Send + 'static {
+        self.command("SCRIPT", vec![Value::from_static_str("LOAD"), Value::from_static_str(script::SPEND)])
+    }
+
+    fn command(
         &self,
-        node: &Node,
-        call: &script::Call,
-        deadline: Deadline,
-    ) -> Result<Resp3Frame, StoreError> {
-        let place = self.enter(node)?;
-        let left = deadline.left().ok_or_else(|| node.timed_out(deadline))?;
-        let arguments = arguments(Value::Bytes(Bytes::from_owner(place)), call);
-        let command = CustomCommand::new_static("EVALSHA", ClusterHash::Random, false);
-        let sent = self.client.with_options(&once(left)).custom_raw(command, arguments).await;
-        sent.map_err(|e| error::from_client(&node.address, &e, deadline.whole))
-    }
-
-    /// Loads the script again after `NOSCRIPT` (a `SCRIPT FLUSH`), once however many spends find it missing: who saw
-    /// the count `seen` before he sent his and finds it raised now, has only to run again.
-    pub(super) async fn load_again(
-        &self,
-        node: &Node,
-        seen: u64,
-        deadline: Deadline,
-    ) -> Result<(), StoreError> {
-        let late = || node.timed_out(deadline);
-        let left = deadline.left().ok_or_else(late)?;
-        let _one = tokio::time::timeout(left, self.loading.lock()).await.map_err(|_| late())?;
-        if self.loads() != seen {
-            return Ok(());
+        name: &'static str,
+        arguments: Vec<Value>,
+    ) -> impl Future<Output = Reply> + Send + 'static {
+        let client = self.client.clone();
+        async move {
+            let command = CustomCommand::new_static(name, ClusterHash::Random, false);
+            client.with_options(&once(Duration::ZERO)).custom_raw(command, arguments).await
         }
-        let left = deadline.left().ok_or_else(late)?;
-        let loaded = load(&self.client, left).await;
-        loaded.map_err(|e| error::from_client(&node.address, &e, deadline.whole))?;
-        self.loads.fetch_add(1, Ordering::AcqRel);
-        Ok(())
-    }
-
-    fn enter(&self, node: &Node) -> Result<Place, StoreError> {
-        let waiting = self.in_flight.fetch_add(1, Ordering::Relaxed);
-        let place = Place { hash: self.hash.clone(), in_flight: self.in_flight.clone() };
-        if waiting >= node.in_flight_max {
-            return Err(unavailable(&node.address, "too many spends wait for its answer"));
-        }
-        Ok(place)
     }
 }
 
-/// A place among the spends in flight.
-///
-/// It is the owner of the bytes of the command's first argument. So it is given back exactly when the client forgets
-/// the command: when it is answered, when its connection ends, or when it was never sent; whether its caller still
-/// waits, has timed out or was cancelled makes no difference.
-struct Place {
-    hash: Bytes,
-    in_flight: Arc<AtomicUsize>,
-}
-
-impl AsRef<[u8]> for Place {
-    fn as_ref(&self) -> &[u8] {
-        &self.hash
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.in_flight.fetch_sub(1, Ordering::Relaxed);
-    }
-}
+type Reply = Result<Resp3Frame, Error>;
 
 /// Keeps the connection of one place up until the store is dropped or this runtime ends.
 pub(super) async fn keep(node: Arc<Node>, index: usize) {
@@ -222,35 +180,25 @@ impl Claimed<'_> {
     /// One life of the connection; returns why it ended.
     async fn connect_and_watch(&self, failures: &mut u32) -> StoreError {
         let address = &self.node.address;
-        let (live, task) = match self.node.dial.dial(address).await {
+        let (client, hash, task) = match self.node.dial.dial(address).await {
             Ok(connected) => connected,
             Err(why) => return why,
         };
         // Ends the connection with all that is in flight, also when this future is dropped.
         let mut task = AbortOnDrop(task);
-        let client = live.client.clone();
+        let live = Arc::new(Live::new(client.clone(), hash, Bounds::shared_by(self.node.links.len())));
         *failures = 0;
         tracing::info!(store = %address, connection = self.index, "connected");
-        self.link().up(live);
-        self.node.tell(Sign::Up);
-        loop {
-            tokio::select! {
-                ended = &mut task.0 => {
-                    let why = match ended {
-                        Ok(Err(e)) => return error::from_client(address, &e, SILENCE_MAX),
-                        _ => "the connection was closed",
-                    };
-                    return unavailable(address, why);
-                }
-                () = tokio::time::sleep(HEARTBEAT) => {
-                    let ping = CustomCommand::new_static("PING", ClusterHash::Random, false);
-                    let reply = client.with_options(&once(SILENCE_MAX)).custom_raw(ping, Vec::<Value>::new()).await;
-                    // Any reply will do, and "not permitted" is one.
-                    if reply.is_err_and(|e| *e.kind() == ErrorKind::Timeout) {
-                        return unavailable(address, "no sign of life, connecting anew");
-                    }
-                }
-            }
+        self.link().up(live.clone());
+        self.node.up();
+        tokio::select! {
+            biased;
+            why = commit::run(self.node, &live) => why,
+            ended = &mut task.0 => match ended {
+                Ok(Err(e)) => error::from_client(address, &e, SILENCE_MAX),
+                _ => unavailable(address, "the connection was closed"),
+            },
+            () = silence(&client) => unavailable(address, "no sign of life, connecting anew"),
         }
     }
 
@@ -277,12 +225,34 @@ impl Drop for Claimed<'_> {
     }
 }
 
+/// Ends when the server gives no sign of life.
+async fn silence(client: &Client) {
+    loop {
+        tokio::time::sleep(HEARTBEAT).await;
+        let ping = CustomCommand::new_static("PING", ClusterHash::Random, false);
+        let reply = client.with_options(&once(SILENCE_MAX)).custom_raw(ping, Vec::<Value>::new()).await;
+        // Any reply will do, and "not permitted" is one.
+        if reply.is_err_and(|e| *e.kind() == ErrorKind::Timeout) {
+            return;
+        }
+    }
+}
+
 struct AbortOnDrop(ConnectHandle);
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }
+}
+
+/// The arguments of one `EVALSHA`; the script's hash goes before them.
+fn arguments(hash: Value, call: &script::Call) -> Vec<Value> {
+    let mut all = Vec::with_capacity(2 + call.keys.len() + call.args.len());
+    all.push(hash);
+    all.push(Value::Integer(i64::try_from(call.keys.len()).unwrap_or(i64::MAX)));
+    all.extend(call.keys.iter().chain(&call.args).map(|bytes| Value::Bytes(bytes.clone())));
+    all
 }
 
 fn unavailable(shard: &str, why: &str) -> StoreError {

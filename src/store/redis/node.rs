@@ -7,23 +7,29 @@
 
 use std::{
     fmt,
-    sync::Arc,
+    hash::{BuildHasher, Hasher, RandomState},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
-use fred::types::{Resp3Frame, Value};
 use tokio::sync::watch;
 
 use super::{
-    IN_FLIGHT_MAX,
+    breaker::{Breaker, Change},
+    commit::IN_FLIGHT_MAX,
     dial::Dial,
     error,
     link::{self, Link, Live},
+    queue::How,
+    reply::Whole,
 };
 use crate::{
     clock::{Clock, SystemClock},
     limit::{Charge, Decision},
-    store::{ShardHealth, StoreError, script},
+    store::{ShardHealth, StoreError},
 };
 
 /// One server and the connections to it.
@@ -34,6 +40,17 @@ pub(super) struct Node {
     /// Of one connection.
     pub(super) in_flight_max: usize,
     pub(super) dial: Dial,
+    /// After which a call is late.
+    pub(super) timeout: Duration,
+    breaker: Mutex<Breaker>,
+    /// Whether the breaker is.
+    open: AtomicBool,
+    /// What the server said last, where it refuses to serve: out of memory, read only.
+    refusal: Mutex<Option<StoreError>>,
+    /// Whether there is one.
+    is_refusing: AtomicBool,
+    /// Whether its scripts may use declared keys only.
+    declares: AtomicBool,
     /// True once the node is no longer wanted.
     closing: watch::Sender<bool>,
     hears: Hears,
@@ -46,6 +63,8 @@ pub(super) enum Sign {
     Up,
     /// A connection is down, or could not be made.
     Down,
+    /// It gives no answers, or says that it is not what it is taken for: read only, loading, without a key.
+    Suspect,
 }
 
 /// Whom a node tells its signs. Called on any thread; must not wait.
@@ -59,38 +78,81 @@ impl fmt::Debug for Hears {
 }
 
 impl Node {
-    /// `connections`: how many places for them there are.
-    pub(super) fn new(address: String, dial: Dial, connections: usize, hears: Hears) -> Self {
+    /// `connections`: how many places for them there are; `timeout`: after which a call is late.
+    pub(super) fn new(
+        address: String,
+        dial: Dial,
+        connections: usize,
+        timeout: Duration,
+        hears: Hears,
+    ) -> Self {
         Self {
             address,
             links: (0..connections).map(|_| Link::default()).collect(),
             in_flight_max: (IN_FLIGHT_MAX / connections).max(1),
             dial,
+            timeout,
+            breaker: Mutex::new(Breaker::new(timeout)),
+            open: AtomicBool::new(false),
+            refusal: Mutex::default(),
+            is_refusing: AtomicBool::new(false),
+            declares: AtomicBool::new(false),
             closing: watch::Sender::new(false),
             hears,
         }
     }
 
-    /// Decides the charges of one request, all or nothing, in one call of the script over the connection of `seat`.
+    /// Decides the charges of one request, all or nothing, in one call of the script over the connection of `seat`, with
+    /// the requests of others.
     pub(super) async fn spend(
         &self,
         seat: usize,
         charges: &[Charge],
         deadline: Deadline,
-    ) -> Result<Decision, StoreError> {
-        let call = script::Call::new([charges], script::Keys::Declared, None);
-        let live = self.live(seat)?;
-        let loads = live.loads();
-        let mut reply = live.evalsha(self, &call, deadline).await?;
-        if is_noscript(&reply) {
-            live.load_again(self, loads, deadline).await?;
-            reply = live.evalsha(self, &call, deadline).await?;
+    ) -> Result<Decision, NodeError> {
+        let how = if self.declares.load(Ordering::Relaxed) { How::Alone } else { How::Together };
+        self.spend_how(seat, charges, deadline, how).await
+    }
+
+    /// The same in a call of its own that declares its keys, which all have to be of one slot: so a node of a cluster
+    /// says where they are. `asking` is for who was told to ASK here.
+    pub(super) async fn spend_alone(
+        &self,
+        seat: usize,
+        charges: &[Charge],
+        deadline: Deadline,
+        asking: bool,
+    ) -> Result<Decision, NodeError> {
+        self.spend_how(seat, charges, deadline, if asking { How::Asking } else { How::Alone }).await
+    }
+
+    async fn spend_how(
+        &self,
+        seat: usize,
+        charges: &[Charge],
+        deadline: Deadline,
+        how: How,
+    ) -> Result<Decision, NodeError> {
+        let now = SystemClock.instant();
+        if deadline.at <= now {
+            return Err(deadline.passed(&self.address).into());
         }
-        self.decide(&call, charges, &reply)
+        let live = self.live(seat)?;
+        if self.is_open() {
+            return Err(self.silent(now).into());
+        }
+        live.queue.spend(&self.address, charges, deadline, how).await
     }
 
     pub(super) fn health(&self, seat: usize) -> ShardHealth {
-        let state = self.live(seat).map(|_| ()).map_err(|e| e.to_string());
+        let state = match self.live(seat) {
+            Err(why) => Err(why.to_string()),
+            Ok(_) if self.is_open() => Err(self.silent(SystemClock.instant()).to_string()),
+            Ok(_) => match &*lock(&self.refusal) {
+                Some(why) => Err(why.to_string()),
+                None => Ok(()),
+            },
+        };
         ShardHealth { shard: self.address.clone(), state }
     }
 
@@ -131,37 +193,141 @@ impl Node {
             None => Err(self.links[seat].why_down(&self.address)),
         }
     }
+}
 
-    fn decide(
-        &self,
-        call: &script::Call,
-        charges: &[Charge],
-        reply: &Resp3Frame,
-    ) -> Result<Decision, StoreError> {
-        if let Some(text) = error_text(reply) {
-            return Err(error::from_reply(&self.address, &text));
-        }
-        let answers = script_reply(reply).and_then(|reply| call.answers([charges], reply));
-        match answers.and_then(|mut answers| answers.pop()) {
-            Some(script::Answer::Decided(decision)) => Ok(decision),
-            Some(script::Answer::Unusable(why)) => Err(error::from_reply(&self.address, &why)),
-            None => Err(StoreError::Refused {
-                shard: self.address.clone(),
-                why: "it answered the script in a form that is not the script's".to_owned(),
-            }),
+/// What the commit loops of a node's connections tell it.
+impl Node {
+    /// A new connection is up.
+    pub(super) fn up(&self) {
+        self.change(Breaker::close);
+        self.serves();
+        self.tell(Sign::Up);
+    }
+
+    /// A call was answered in the form of our script.
+    pub(super) fn serves(&self) {
+        if self.is_refusing.load(Ordering::Relaxed) {
+            self.is_refusing.store(false, Ordering::Relaxed);
+            *lock(&self.refusal) = None;
         }
     }
 
-    pub(super) fn timed_out(&self, deadline: Deadline) -> StoreError {
-        StoreError::Timeout { shard: self.address.clone(), after: deadline.whole }
+    /// A call, or a request in it, has no answer for a reason of the server's.
+    pub(super) fn refuses(&self, whole: &Whole) {
+        let Whole::Refused { text, error } = whole else { return };
+        if !matches!(error, StoreError::Refused { .. }) {
+            return;
+        }
+        *lock(&self.refusal) = Some(error.clone());
+        self.is_refusing.store(true, Ordering::Relaxed);
+        if error::is_sign_of_change(text) {
+            self.suspect();
+        }
+    }
+
+    /// Something says that this node is not, or no longer, what it is taken for.
+    pub(super) fn suspect(&self) {
+        self.tell(Sign::Suspect);
+    }
+
+    /// Keys have to be declared here.
+    pub(super) fn declares(&self) {
+        if !self.declares.swap(true, Ordering::Relaxed) {
+            tracing::warn!(store = %self.address, "its scripts may use declared keys only, so each request is a call");
+        }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.open.load(Ordering::Acquire)
+    }
+
+    /// What callers are told while the breaker is open.
+    pub(super) fn silent(&self, now: Instant) -> StoreError {
+        let since = lock(&self.breaker).open_since().unwrap_or(now);
+        let why = format!("no answer in time for {} ms", now.saturating_duration_since(since).as_millis());
+        StoreError::Unavailable { shard: self.address.clone(), why }
+    }
+
+    pub(super) fn answered(&self, sent: Instant, now: Instant) {
+        lock(&self.breaker).answered(sent, now);
+    }
+
+    pub(super) fn late(&self, sent: Instant, now: Instant) {
+        self.change(|breaker| breaker.late(sent, now));
+    }
+
+    pub(super) fn unanswered(&self, sent: Instant, now: Instant) {
+        self.change(|breaker| breaker.unanswered(sent, now));
+    }
+
+    pub(super) fn next_probe(&self) -> Option<Instant> {
+        lock(&self.breaker).next_probe()
+    }
+
+    pub(super) fn may_probe(&self, now: Instant) -> bool {
+        lock(&self.breaker).may_probe(now)
+    }
+
+    pub(super) fn probed(&self, sent: Instant, now: Instant) {
+        let random = RandomState::new().build_hasher().finish();
+        self.change(|breaker| breaker.probed(sent, now, random));
+    }
+
+    pub(super) fn probe_lost(&self) {
+        lock(&self.breaker).probe_lost();
+        self.wake_all();
+    }
+
+    fn change(&self, by: impl FnOnce(&mut Breaker) -> Change) {
+        let mut breaker = lock(&self.breaker);
+        let change = by(&mut breaker);
+        self.open.store(breaker.open_since().is_some(), Ordering::Release);
+        drop(breaker);
+        match change {
+            Change::Nothing => {}
+            Change::Opened => {
+                tracing::warn!("{}", self.silent(SystemClock.instant()));
+                // Whoever has a connection that is free may send the probe.
+                self.wake_all();
+                self.suspect();
+            }
+            Change::Closed => tracing::info!(store = %self.address, "answers in time again"),
+        }
+    }
+
+    fn wake_all(&self) {
+        self.links.iter().filter_map(Link::live).for_each(|live| live.queue.wake());
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Why a node does not decide.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum NodeError {
+    /// The slot has another node for good.
+    Moved { slot: u16, to: String },
+    /// The slot is on its way to another node, and the key is there.
+    Ask { slot: u16, to: String },
+    /// A key is not on the node, or not all are. Nothing was done for the request; who sends it alone learns more.
+    NotHere,
+    /// As a store.
+    Store(StoreError),
+}
+
+impl From<StoreError> for NodeError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
     }
 }
 
 /// When a spend gives up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deadline {
-    at: Instant,
-    pub(super) whole: Duration,
+    pub(super) at: Instant,
+    whole: Duration,
 }
 
 impl Deadline {
@@ -171,44 +337,8 @@ impl Deadline {
         Self { at: now.checked_add(whole).unwrap_or(now), whole }
     }
 
-    /// What is left; `None` when nothing is.
-    pub(super) fn left(&self) -> Option<Duration> {
-        self.at.checked_duration_since(SystemClock.instant()).filter(|left| !left.is_zero())
+    /// What is told to whom it has passed.
+    pub(super) fn passed(&self, shard: &str) -> StoreError {
+        StoreError::Timeout { shard: shard.to_owned(), after: self.whole }
     }
-}
-
-fn is_noscript(reply: &Resp3Frame) -> bool {
-    error_text(reply).is_some_and(|text| text.starts_with("NOSCRIPT"))
-}
-
-/// The reply to a call of the script, if it has the form of one.
-fn script_reply(reply: &Resp3Frame) -> Option<script::Reply<'_>> {
-    let Resp3Frame::Array { data, .. } = reply else { return None };
-    let [
-        Resp3Frame::Number { data: now, .. },
-        Resp3Frame::BlobString { data: fitted, .. },
-        Resp3Frame::BlobString { data: held, .. },
-    ] = &data[..]
-    else {
-        return None;
-    };
-    Some(script::Reply { now: *now, fitted, held })
-}
-
-/// The text of an error reply.
-fn error_text(reply: &Resp3Frame) -> Option<std::borrow::Cow<'_, str>> {
-    match reply {
-        Resp3Frame::SimpleError { data, .. } => Some((&**data).into()),
-        Resp3Frame::BlobError { data, .. } => Some(String::from_utf8_lossy(data)),
-        _ => None,
-    }
-}
-
-/// The arguments of one `EVALSHA`; the script's hash goes before them.
-pub(super) fn arguments(hash: Value, call: &script::Call) -> Vec<Value> {
-    let mut all = Vec::with_capacity(2 + call.keys.len() + call.args.len());
-    all.push(hash);
-    all.push(Value::Integer(i64::try_from(call.keys.len()).unwrap_or(i64::MAX)));
-    all.extend(call.keys.iter().chain(&call.args).map(|bytes| Value::Bytes(bytes.clone())));
-    all
 }

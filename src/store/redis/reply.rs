@@ -1,0 +1,113 @@
+//! What a server says to a call as a whole.
+
+use fred::{error::Error, types::Resp3Frame};
+
+use super::{error, node::NodeError};
+use crate::store::{StoreError, script};
+
+/// Why a call has no answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Whole {
+    /// The server answered with an error, for all requests of the call. Nothing was done.
+    Refused {
+        /// The server's words, its code first.
+        text: String,
+        error: StoreError,
+    },
+    /// The connection ended, or could not take the call.
+    Lost(StoreError),
+    /// It is no answer of our script. What was done nobody knows.
+    Garbage(StoreError),
+}
+
+impl Whole {
+    /// Of an error reply.
+    pub(super) fn of_text(shard: &str, text: &str) -> Self {
+        Self::Refused { text: text.to_owned(), error: error::from_reply(shard, text) }
+    }
+
+    /// What a caller is told. Only who was `alone` in his call has to do with where its keys are.
+    pub(super) fn to_error(&self, alone: bool) -> NodeError {
+        match self {
+            Self::Refused { text, .. } if alone && text.starts_with("TRYAGAIN") => NodeError::NotHere,
+            Self::Refused { text, error } if alone => redirect(text).unwrap_or_else(|| error.clone().into()),
+            Self::Refused { error, .. } | Self::Lost(error) | Self::Garbage(error) => error.clone().into(),
+        }
+    }
+}
+
+/// `MOVED 3999 host:port` or `ASK 3999 host:port`.
+fn redirect(text: &str) -> Option<NodeError> {
+    let mut words = text.split_whitespace();
+    let (code, slot, to) = (words.next()?, words.next()?.parse().ok()?, words.next()?.to_owned());
+    match code {
+        "MOVED" => Some(NodeError::Moved { slot, to }),
+        "ASK" => Some(NodeError::Ask { slot, to }),
+        _ => None,
+    }
+}
+
+/// Reads the reply to a call of the script. `answers` are `None` when they are none that the script gives to this call.
+pub(super) fn read<T>(
+    shard: &str,
+    reply: Result<Resp3Frame, Error>,
+    answers: impl FnOnce(script::Reply<'_>) -> Option<T>,
+) -> Result<T, Whole> {
+    let reply = reply.map_err(|e| Whole::Lost(error::from_client(shard, &e, std::time::Duration::ZERO)))?;
+    if let Some(text) = error_text(&reply) {
+        return Err(Whole::of_text(shard, &text));
+    }
+    form(&reply).and_then(answers).ok_or_else(|| {
+        let why = "it answered the script in a form that is not the script's".to_owned();
+        Whole::Garbage(StoreError::Corrupt { shard: shard.to_owned(), why })
+    })
+}
+
+/// Whether the server does not know the script (any more). Then nothing was done.
+pub(super) fn is_noscript(reply: &Resp3Frame) -> bool {
+    error_text(reply).is_some_and(|text| text.starts_with("NOSCRIPT"))
+}
+
+fn form(reply: &Resp3Frame) -> Option<script::Reply<'_>> {
+    let Resp3Frame::Array { data, .. } = reply else { return None };
+    let [
+        Resp3Frame::Number { data: now, .. },
+        Resp3Frame::BlobString { data: fitted, .. },
+        Resp3Frame::BlobString { data: held, .. },
+    ] = &data[..]
+    else {
+        return None;
+    };
+    Some(script::Reply { now: *now, fitted, held })
+}
+
+/// The text of an error reply.
+fn error_text(reply: &Resp3Frame) -> Option<std::borrow::Cow<'_, str>> {
+    match reply {
+        Resp3Frame::SimpleError { data, .. } => Some((&**data).into()),
+        Resp3Frame::BlobError { data, .. } => Some(String::from_utf8_lossy(data)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_redirect_is_told_to_who_was_alone_only() {
+        let moved = Whole::of_text("h:1", "MOVED 3999 10.0.0.2:6379");
+        let to = "10.0.0.2:6379".to_owned();
+        assert_eq!(moved.to_error(true), NodeError::Moved { slot: 3999, to: to.clone() });
+        assert!(matches!(moved.to_error(false), NodeError::Store(StoreError::Refused { .. })));
+        assert_eq!(
+            Whole::of_text("h:1", "ASK 1 10.0.0.2:6379").to_error(true),
+            NodeError::Ask { slot: 1, to }
+        );
+        let again = Whole::of_text("h:1", "TRYAGAIN Multiple keys request during rehashing of slot");
+        assert_eq!(again.to_error(true), NodeError::NotHere);
+        for odd in ["MOVED", "MOVED x y", "MOVED 1", "ASK 99999 h:1"] {
+            assert!(matches!(Whole::of_text("h:1", odd).to_error(true), NodeError::Store(_)), "{odd}");
+        }
+    }
+}
