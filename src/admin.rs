@@ -182,6 +182,8 @@ async fn stats<C: Clock, S: Store>(State(admin): State<Arc<Shared<C, S>>>) -> St
     let mut stats: String = samples.map(|(name, value)| format!("{name}: {value}\n")).collect();
     let names = admin.metrics.reference.iter().flat_map(Reference::samples);
     let mut names: Vec<_> = names.map(|sample| format!("{}: {}\n", sample.name(), sample.total)).collect();
+    let gauges = admin.metrics.reference.iter().flat_map(|names| names.gauges.measured());
+    names.extend(gauges.map(|(name, value)| format!("{name}: {value}\n")));
     names.sort_unstable();
     stats.extend(names);
     stats

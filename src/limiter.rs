@@ -47,7 +47,7 @@ pub struct Limiter<C, S> {
     /// What `on_store_failure: local` spends from.
     local: MemoryStore<C>,
     /// Before a store that is elsewhere.
-    near: Option<NearCache>,
+    near: Option<Arc<NearCache>>,
     loaded: ArcSwapOption<Loaded>,
     options: Options,
     metrics: Arc<Metrics>,
@@ -203,7 +203,10 @@ impl<C: Clock, S: Store> Limiter<C, S> {
     pub fn new(clock: C, store: S, local: MemoryStore<C>, options: Options, metrics: Arc<Metrics>) -> Self {
         let style = if options.compat { Style::Reference } else { Style::Ours };
         let is_wanted = options.near_bytes > 0 && !store.is_here();
-        let near = is_wanted.then(|| NearCache::new(options.near_bytes, style, clock.instant()));
+        let near = is_wanted.then(|| Arc::new(NearCache::new(options.near_bytes, style, clock.instant())));
+        if let (Some(near), Some(reference)) = (&near, &metrics.reference) {
+            reference.gauges.measure(spend::gauges(Arc::clone(near)));
+        }
         let (loaded, troubles) = (ArcSwapOption::empty(), Troubles::default());
         Self { clock, store, local, near, loaded, options, metrics, troubles }
     }

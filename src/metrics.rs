@@ -5,6 +5,7 @@
 //! series is bounded by the rules.
 
 pub mod exposition;
+pub mod gauges;
 pub mod mapper;
 mod mapping_file;
 pub mod mogrifier;

@@ -89,6 +89,24 @@ struct Set {
     over: Vec<Over>,
     /// What was asked before is not learned: a refund came between.
     refunded: u64,
+    counts: Counts,
+}
+
+/// What has happened since the start, and how many keys there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Keys that are remembered, also those that are over no more.
+    pub keys: u64,
+    /// Look-ups of a key that was known to be over.
+    pub hits: u64,
+    /// Look-ups of one that was not, while some key was.
+    pub misses: u64,
+    /// Keys that were over again, or still.
+    pub overwritten: u64,
+    /// Keys that made room for others while they were over.
+    pub evicted: u64,
+    /// Keys that made room since they were over no more.
+    pub expired: u64,
 }
 
 /// A key that is over, as the store said.
@@ -178,6 +196,21 @@ impl NearCache {
         }
     }
 
+    /// What has happened so far.
+    pub fn counts(&self) -> Counts {
+        let mut all = Counts::default();
+        for set in &self.sets {
+            let set = set.lock().unwrap_or_else(PoisonError::into_inner);
+            all.keys += set.over.len() as u64;
+            all.hits += set.counts.hits;
+            all.misses += set.counts.misses;
+            all.overwritten += set.counts.overwritten;
+            all.evicted += set.counts.evicted;
+            all.expired += set.counts.expired;
+        }
+        all
+    }
+
     /// Forgets all that was asked until now.
     pub fn clear(&self, now: Instant) {
         self.cleared.fetch_max(self.us(now) + 1, Relaxed);
@@ -207,12 +240,18 @@ impl NearCache {
         }
         let key = charge.key.as_bytes();
         let hash = self.hasher.hash_one(key);
-        let set = self.set(hash);
+        let mut set = self.set(hash);
         let same = |over: &&Over| over.hash == hash && over.limit == charge.limit && *over.key == *key;
-        let over = set.over.iter().find(same)?;
-        let holds = now < over.until && over.asked >= self.cleared.load(Relaxed);
+        let holds = |over: &&Over| now < over.until && over.asked >= self.cleared.load(Relaxed);
+        let over = set.over.iter().find(same).filter(holds);
         // The reference's look passes at exactly the limit.
-        if holds && (hits > 0 || over.beyond > 0) { over.verdict(charge, hits, now) } else { None }
+        let over = over.filter(|over| hits > 0 || over.beyond > 0);
+        let verdict = over.and_then(|over| over.verdict(charge, hits, now));
+        match verdict {
+            Some(_) => set.counts.hits += 1,
+            None => set.counts.misses += 1,
+        }
+        verdict
     }
 
     fn insert(&self, charge: &Charge, verdict: &Verdict, alone: bool, asked: u64, heard: u64) {
@@ -250,11 +289,18 @@ impl NearCache {
 
 impl Set {
     fn insert(&mut self, new: Over, now: u64) {
-        self.over.retain(|over| over.until > now && over.key != new.key);
+        let counts = &mut self.counts;
+        self.over.retain(|over| {
+            let (same, expired) = (over.key == new.key, over.until <= now);
+            counts.overwritten += u64::from(same);
+            counts.expired += u64::from(expired && !same);
+            !same && !expired
+        });
         let bytes = |over: &[Over]| over.iter().map(|over| over.key.len()).sum::<usize>();
         while self.over.len() == WAYS || bytes(&self.over) + new.key.len() > KEYS_BYTES {
             let first = (0..self.over.len()).min_by_key(|&index| self.over[index].until);
             self.over.swap_remove(first.expect("a key alone fits"));
+            self.counts.evicted += 1;
         }
         self.over.reserve_exact(WAYS - self.over.len());
         self.over.push(new);

@@ -3,14 +3,18 @@
 //! What is counted besides: how long the store took, and what near answers spared it. What the store grants is taken from
 //! this process's part of `local` limits, too.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use super::{Limiter, plan::Plan};
 use crate::{
     algorithm::refuses,
     clock::Clock,
     limit::{Charge, Cost, Decision, Verdict},
-    near_cache::Known,
+    metrics::gauges::Measured,
+    near_cache::{Counts, Known, NearCache},
     store::{Store, StoreError},
 };
 
@@ -19,6 +23,23 @@ pub(super) struct Decided {
     pub(super) decision: Decision,
     /// Whether a verdict was known here, for each charge; empty where none was.
     pub(super) near: Vec<bool>,
+}
+
+/// As the reference measures its local cache. How long a look takes is not measured here.
+pub(super) fn gauges(near: Arc<NearCache>) -> impl Fn() -> Measured + Send + Sync {
+    move || {
+        let Counts { keys, hits, misses, overwritten, evicted, expired } = near.counts();
+        vec![
+            ("ratelimit.localcache.evacuateCount", evicted),
+            ("ratelimit.localcache.expiredCount", expired),
+            ("ratelimit.localcache.entryCount", keys),
+            ("ratelimit.localcache.averageAccessTime", 0),
+            ("ratelimit.localcache.hitCount", hits),
+            ("ratelimit.localcache.missCount", misses),
+            ("ratelimit.localcache.lookupCount", hits + misses),
+            ("ratelimit.localcache.overwriteCount", overwritten),
+        ]
+    }
 }
 
 impl<C: Clock, S: Store> Limiter<C, S> {
@@ -90,6 +111,11 @@ impl<C: Clock, S: Store> Limiter<C, S> {
         began: Instant,
         within: Duration,
     ) -> Result<Decision, StoreError> {
+        // Who waits no more would be charged for an answer that nobody hears.
+        if within.is_zero() && !self.store.is_here() {
+            let shard = "(not asked, since the caller waits no longer)".to_owned();
+            return Err(StoreError::Timeout { shard, after: within });
+        }
         let decided = self.store.spend(charges, within).await;
         if let Some(near) = &self.near {
             let heard = self.clock.instant();

@@ -99,9 +99,18 @@ fn words(answer: &Answer<'_>) -> String {
 
 impl<S: Store> Harness<S> {
     fn with<T>(&self, question: &Question, look: impl FnOnce(Result<Answer<'_>, AskError>) -> T) -> T {
+        self.within(Duration::from_secs(1), question, look)
+    }
+
+    fn within<T>(
+        &self,
+        within: Duration,
+        question: &Question,
+        look: impl FnOnce(Result<Answer<'_>, AskError>) -> T,
+    ) -> T {
         let loaded = self.limiter.loaded().expect("rules were loaded");
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        look(runtime.block_on(self.limiter.ask(&loaded, question, Duration::from_secs(1))))
+        look(runtime.block_on(self.limiter.ask(&loaded, question, within)))
     }
 
     fn ask(&self, question: &Question) -> String {

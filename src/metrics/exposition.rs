@@ -36,6 +36,11 @@ pub fn text(reference: &Reference, mapper: &Mapper, tags: &[(String, String)]) -
             let _ = writeln!(out, "{name}{} {total}", shown(labels, None));
         }
     }
+    for (name, value) in reference.gauges.measured() {
+        let Some(Mapped { name, labels: own, .. }) = mapper.map(name, Kind::Gauge) else { continue };
+        let _ = writeln!(out, "# HELP {name} As envoyproxy/ratelimit measures it.\n# TYPE {name} gauge");
+        let _ = writeln!(out, "{name}{} {value}", shown(&labels(own, tags), None));
+    }
     let times = mapper.map(RESPONSE_TIME, Kind::Timer);
     if let Some(times) = times.filter(|times| !metrics.contains_key(&times.name)) {
         histogram(&mut out, reference, times, tags);

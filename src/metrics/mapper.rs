@@ -34,6 +34,7 @@ pub struct Mapping {
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Kind {
     Counter,
+    Gauge,
     Timer,
 }
 

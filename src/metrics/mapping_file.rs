@@ -69,7 +69,7 @@ fn read(fields: &Map<String, Value>, is_regex: bool) -> Result<Mapping, String> 
             ("labels", None) => labels = pairs(value)?,
             ("match_metric_type", Some("counter")) => kind = Some(Kind::Counter),
             ("match_metric_type", Some("timer" | "observer")) => kind = Some(Kind::Timer),
-            ("match_metric_type", Some("gauge")) => drop = true,
+            ("match_metric_type", Some("gauge")) => kind = Some(Kind::Gauge),
             ("scale", Some(text)) => {
                 scale = text.parse().map_err(|_| format!("`scale` is a number, not `{text}`"))?;
             }

@@ -14,6 +14,7 @@
 //! ratelimit.service.global_shadow_mode                         answers that SHADOW_MODE turned into OK
 //! ratelimit_server.ShouldRateLimit.total_requests              calls over gRPC
 //!                                  response_time               their durations, in whole milliseconds
+//! ratelimit.localcache.entryCount, hitCount and so on          what near answers know, see `gauges`
 //! ```
 //!
 //! **Names hold clients' values** where a rule says so (`value_to_metric`, `detailed_metric`) and wherever a caller brings
@@ -34,6 +35,7 @@ use std::{
 
 pub use super::names::OVERFLOW;
 use super::{
+    gauges::Gauges,
     names::{clean, overflow, put_entry, untagged},
     times::Times,
 };
@@ -72,6 +74,8 @@ pub struct Reference {
     server: Arc<Group>,
     /// Durations of calls.
     pub times: Times,
+    /// Of the local cache, where there is one.
+    pub gauges: Gauges,
 }
 
 /// Counters whose names begin alike.
@@ -130,6 +134,7 @@ impl Reference {
             call: group("ratelimit.service.call.should_rate_limit", OF_CALL),
             server: group("ratelimit_server.ShouldRateLimit", OF_SERVER),
             times: Times::default(),
+            gauges: Gauges::default(),
         }
     }
 

@@ -1,9 +1,9 @@
 //! Counters as lines of statsd, in packets of a size.
 //!
-//! | | counter | duration |
-//! |---|---|---|
-//! | statsd | `name.__tag=value:3\|c` | `name.__tag=value:12\|ms` |
-//! | dogstatsd | `name:3\|c\|#tag:value` | `name:12.000000\|ms\|#tag:value` |
+//! | | counter | gauge | duration |
+//! |---|---|---|---|
+//! | statsd | `name.__tag=value:3\|c` | `name.__tag=value:3\|g` | `name.__tag=value:12\|ms` |
+//! | dogstatsd | `name:3\|c\|#tag:value` | `name:3\|g\|#tag:value` | `name:12.000000\|ms\|#tag:value` |
 //!
 //! A counter's line is what was added since it was sent last, and there is none while nothing was. What a packet holds
 //! counts as sent when the packet was taken, so what a lost host did not hear is told when it is back.
@@ -53,6 +53,12 @@ impl Format {
                 room(&mut packets, line.len(), max).counters.push(sample);
                 append(&mut packets, &line);
             }
+        }
+        for (name, value) in reference.gauges.measured() {
+            line.clear();
+            self.line(&mut line, name, &format!("{value}|g"));
+            room(&mut packets, line.len(), max);
+            append(&mut packets, &line);
         }
         let unsent = reference.times.unsent();
         let all: u64 = unsent.iter().map(|(_, count)| count).sum();

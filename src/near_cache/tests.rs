@@ -200,6 +200,9 @@ fn a_refund_ends_it_and_no_refusal_from_before_brings_it_back() {
     assert!(matches!(world.look(&one), Known::All(_)));
     world.near.clear(world.clock.instant());
     assert_eq!(world.look(&one), Known::Nothing, "new rules");
+    world.ask(&one);
+    let counts = world.near.counts();
+    assert_eq!((counts.keys, counts.hits, counts.overwritten, counts.evicted), (1, 1, 1, 0));
 }
 
 #[test]
@@ -251,6 +254,8 @@ fn many_keys_take_no_more_than_the_bytes_they_are_given() {
         let used: usize = near.sets.iter().map(of_set).sum();
         assert!(used <= bytes.max(SET_BYTES), "{used} of {bytes}");
         assert!(used >= bytes / 4, "{used} of {bytes}: it is there to be used");
+        let counts = near.counts();
+        assert_eq!(counts.keys + counts.evicted, 20_000);
     }
 }
 

@@ -7,7 +7,7 @@ use tonic::Code;
 use tonic_health::pb::health_check_response::ServingStatus;
 
 use crate::{
-    client::{RULES, Service, http, until},
+    client::{RULES, Service, http, now, request, until},
     support::redis::{RedisServer, free_port},
 };
 
@@ -73,6 +73,47 @@ fn told(answer: &RateLimitResponse) -> BTreeMap<&str, &str> {
         }
     }
     fields.into_iter().flatten().map(|(name, value)| (name.as_str(), text(value))).collect()
+}
+
+/// How often Redis ran the script.
+fn calls(redis: &RedisServer) -> u64 {
+    let told = redis.command(&["INFO", "commandstats"]);
+    let line = told.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_over_and_goes_on_asking_does_not_reach_redis() {
+    let redis = RedisServer::start(&[]);
+    let reference = [("TOLLGATE_COMPAT", "reference"), ("LOCAL_CACHE_SIZE_IN_BYTES", "1048576")];
+    for compat in [false, true] {
+        let address = redis.address();
+        let mut settings =
+            vec![("REDIS_URL", &*address), ("USE_PROMETHEUS", "true"), ("PROMETHEUS_ADDR", "127.0.0.1:0")];
+        settings.extend(reference.iter().filter(|_| compat));
+        let service = Service::ready(&settings).await;
+        let mut client = service.client().await;
+        let mut ask = async |key| {
+            let answer = client.should_rate_limit(request("user", key)).await.unwrap().into_inner();
+            (answer.overall_code, answer.response_headers_to_add)
+        };
+        let who = if compat { "bob" } else { "ann" };
+        while ask(who).await.0 == 1 {}
+        let (before, began) = (calls(&redis), now());
+        let (code, headers) = ask(who).await;
+        for _ in 0..100 {
+            assert_eq!(ask(who).await.0, code);
+        }
+        // Ours asks again after a second, since a refund may have passed elsewhere.
+        let asked_again = if compat { 0 } else { (now() - began).as_secs() + 1 };
+        assert!(calls(&redis) - before <= asked_again, "compat: {compat}");
+        assert_eq!(code, 2);
+        assert_eq!(headers.iter().any(|header| header.key == "Retry-After"), !compat);
+        let stats = http(&service.debug, "GET /stats HTTP/1.1\r\n", "").1;
+        let over = "ratelimit.service.rate_limit.test.user.over_limit_with_local_cache: 101\n";
+        assert!(!compat || stats.contains(over), "{stats}");
+        assert!(stats.contains("ratelimit.localcache.entryCount: 1\n"), "{stats}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

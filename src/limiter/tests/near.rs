@@ -118,6 +118,14 @@ fn an_outage_changes_nothing_for_who_is_known_to_be_over() {
     assert_eq!(it.ask(&ask(&["k=x"])), "OK ok:0", "after that nothing is known");
 }
 
+#[test]
+fn a_caller_who_waits_no_longer_is_charged_nothing() {
+    let (it, calls) = counted(RULES, OPTIONS);
+    let why = it.within(Duration::ZERO, &ask(&["hour=x"]), |answer| answer.unwrap_err());
+    assert!(why.to_string().contains("not asked, since the caller waits no longer"), "{why}");
+    assert_eq!(calls.load(Ordering::Relaxed), 0);
+}
+
 /// As the reference's local cache: golden cases `local-cache-and-other-limits`, `local-cache-and-stop-counting`.
 #[test]
 fn in_compat_the_other_limits_of_a_refused_request_are_asked_alone() {
