@@ -17,13 +17,14 @@ ROUTER = {
 ANSWER_WITHIN = "5s"
 
 
-def config(tollgates, upstream_socket, routes, domain="e2e"):
-    """`tollgates`: their gRPC ports. `routes`: (prefix, rate_limits) pairs, the first that matches wins."""
+def config(tollgates, upstream_socket, routes, domain="e2e", ask_another=True):
+    """`tollgates`: the addresses of their gRPC. `routes`: (prefix, rate_limits) pairs, the first that matches wins.
+    `ask_another`: whether what reached no Tollgate is asked again."""
     return {
         "admin": {"address": address(0)},
         "static_resources": {
             "listeners": [
-                listener("main", address(0), [rate_limit_filter(domain)], limited_routes(routes)),
+                listener("main", address(0), [rate_limit_filter(domain, ask_another)], limited_routes(routes)),
                 listener("upstream", {"pipe": {"path": str(upstream_socket)}}, [], [upstream_route()]),
             ],
             "clusters": [
@@ -34,7 +35,8 @@ def config(tollgates, upstream_socket, routes, domain="e2e"):
     }
 
 
-def rate_limit_filter(domain):
+def rate_limit_filter(domain, ask_another):
+    retries = {"retry_policy": ASK_ANOTHER} if ask_another else {}
     return {
         "name": "envoy.filters.http.ratelimit",
         "typed_config": {
@@ -44,10 +46,7 @@ def rate_limit_filter(domain):
             "failure_mode_deny": False,
             "rate_limit_service": {
                 "transport_api_version": "V3",
-                "grpc_service": {
-                    "envoy_grpc": {"cluster_name": "tollgate"},
-                    "retry_policy": ASK_ANOTHER,
-                },
+                "grpc_service": {"envoy_grpc": {"cluster_name": "tollgate"}} | retries,
             },
         },
     }
@@ -72,11 +71,11 @@ ASK_ANOTHER = {
 }
 
 
-def tollgate_cluster(ports):
+def tollgate_cluster(addresses):
     """Health checks and retries are those of `deploy/envoy.yaml`, which says why."""
     return cluster(
         "tollgate",
-        [address(port) for port in ports],
+        addresses,
         typed_extension_protocol_options={
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
                 "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",

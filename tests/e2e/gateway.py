@@ -9,12 +9,13 @@ from processes import Envoy
 
 
 @contextlib.contextmanager
-def gateway(folder, tollgates, routes):
-    """Afterwards, no rate limit call may have failed: Envoy lets such a request pass, so it would look like a 200."""
+def gateway(folder, tollgates, routes, **more):
+    """`more`: see `envoy_config.config`. Afterwards, no rate limit call may have failed: Envoy lets such a request pass, so it would look like a 200."""
     # A Unix socket's path must be short, so it has a folder of its own.
     with tempfile.TemporaryDirectory(prefix="e2e") as sockets:
         socket = pathlib.Path(sockets) / "upstream"
-        with Envoy(folder, envoy_config.config([t.grpc_port for t in tollgates], socket, routes)) as envoy:
+        config = envoy_config.config([t.envoy_address for t in tollgates], socket, routes, **more)
+        with Envoy(folder, config) as envoy:
             yield envoy
             assert_no_errors(envoy)
 

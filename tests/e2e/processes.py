@@ -121,7 +121,7 @@ class Tollgate(Process):
             self.ready("is SERVING", lambda: self.health() == "SERVING")
 
     def listener(self, which):
-        found = re.search(rf"{which} listening on (127\.0\.0\.1:\d+)", self.output())
+        found = re.search(rf"{which} listening on (127\.0\.0\.1:\d+|unix:\S+)", self.output())
         return found and found.group(1)
 
     def connect(self):
@@ -131,6 +131,13 @@ class Tollgate(Process):
     @property
     def grpc_port(self):
         return int(self.grpc_address.rsplit(":", 1)[1])
+
+    @property
+    def envoy_address(self):
+        """Where gRPC is, as Envoy writes it."""
+        if self.grpc_address.startswith("unix:"):
+            return {"pipe": {"path": self.grpc_address.removeprefix("unix:")}}
+        return {"socket_address": {"address": "127.0.0.1", "port_value": self.grpc_port}}
 
     def health(self, service=""):
         stub = health_pb2_grpc.HealthStub(self.channel)
@@ -157,6 +164,8 @@ CHANNEL_OPTIONS = [
     # Tests send messages that are too large on purpose.
     ("grpc.max_send_message_length", 64 << 20),
     ("grpc.enable_retries", 0),
+    # For Unix sockets, where this library sends the path, encoded in a way that no authority may be.
+    ("grpc.default_authority", "localhost"),
 ]
 
 
