@@ -99,7 +99,8 @@ class Tollgate(Process):
     name = "tollgate"
 
     def __init__(self, folder, rules, serving=True, **settings):
-        self.rules = pathlib.Path(rules)
+        """`rules`: their directory, or None where the settings say it."""
+        self.rules = rules and pathlib.Path(rules)
         env = {
             "GRPC_HOST": "127.0.0.1",
             "HOST": "127.0.0.1",
@@ -114,7 +115,9 @@ class Tollgate(Process):
         }
         binary = os.environ.get("TOLLGATE_BIN") or ROOT / "target/debug/tollgate"
         assert pathlib.Path(binary).exists(), f"{binary} is missing: run `cargo build` first, or tests/run"
-        super().__init__(folder, binary, "serve", "--rules", self.rules, env=env | settings)
+        # The flag would win over RUNTIME_ROOT and its like.
+        where = ["--rules", self.rules] if rules else []
+        super().__init__(folder, binary, "serve", *where, env=env | settings)
         self.grpc_address = self.ready("names its gRPC port", lambda: self.listener("grpc"))
         self.channel = self.connect()
         if serving:
