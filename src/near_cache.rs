@@ -147,19 +147,22 @@ impl NearCache {
         if now >= self.latest.load(Relaxed) {
             return Known::Nothing;
         }
-        let (mut known, mut some) = (Vec::new(), false);
-        for charge in charges {
-            let verdict = self.verdict(charge, now);
-            if verdict.is_none() && self.style == Style::Ours {
-                return Known::Nothing;
+        // Allocates nothing before something is known.
+        let mut known = Vec::new();
+        for (index, charge) in charges.iter().enumerate() {
+            match self.verdict(charge, now) {
+                None if self.style == Style::Ours => return Known::Nothing,
+                None => {}
+                Some(verdict) => {
+                    known.resize(charges.len(), None);
+                    known[index] = Some(verdict);
+                }
             }
-            some |= verdict.is_some();
-            known.push(verdict);
         }
         match self.style {
+            _ if known.is_empty() => Known::Nothing,
             // Charges of one counter see what the others of the request would spend.
             Style::Ours if has_twins(charges) => Known::Nothing,
-            _ if !some => Known::Nothing,
             // One that leaves a refused request alone has to be told that it is refused.
             Style::Reference if !unknown_count(charges, &known) => Known::Nothing,
             _ => match known.iter().copied().collect::<Option<Vec<_>>>() {
@@ -179,6 +182,8 @@ impl NearCache {
                 _ if !verdict.fits && verdict.remaining == 0 => {
                     self.insert(charge, verdict, alone, asked, heard)
                 }
+                // Where a request spans shards it was taken and given back, and others may have been refused between.
+                Cost::Spend(_) if decision.refused && verdict.fits => self.given_back(charge, heard),
                 // A larger limit on the same counter has moved the times of a smaller one.
                 Cost::Spend(_) if heard < self.latest.load(Relaxed) => {
                     drop(self.forget(charge.key.as_bytes()))
@@ -191,8 +196,7 @@ impl NearCache {
     /// Forgets what refunds give back to. To be called when the store has answered, or may have.
     pub fn refunded(&self, charges: &[Charge], now: Instant) {
         for charge in charges.iter().filter(|charge| matches!(charge.cost, Cost::Refund(_))) {
-            let mut set = self.forget(charge.key.as_bytes());
-            set.refunded = set.refunded.max(self.us(now) + 1);
+            self.given_back(charge, self.us(now));
         }
     }
 
@@ -224,6 +228,11 @@ impl NearCache {
         // The lowest bits are as good as any. A panic under the lock leaves a set before or after a change.
         let index = hash as usize & (self.sets.len() - 1);
         self.sets[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn given_back(&self, charge: &Charge, now: u64) {
+        let mut set = self.forget(charge.key.as_bytes());
+        set.refunded = set.refunded.max(now + 1);
     }
 
     fn forget(&self, key: &[u8]) -> MutexGuard<'_, Set> {

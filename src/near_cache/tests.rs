@@ -206,6 +206,25 @@ fn a_refund_ends_it_and_no_refusal_from_before_brings_it_back() {
 }
 
 #[test]
+fn a_hit_that_was_taken_and_given_back_as_another_shard_refused_makes_nobody_over() {
+    let world = World::new(Style::Ours);
+    let [a, b] = ["a", "b"].map(|key| charge(key, limit(Algorithm::FixedWindow, 1), spend(1)));
+    world.ask(from_ref(&b));
+    // While the first request has the only hit of `a`, on its way to `b`'s refusal, a second one asks for `a`.
+    let asked = world.clock.instant();
+    let over = {
+        let other = World::new(Style::Ours);
+        other.ask(from_ref(&a));
+        other.ask(from_ref(&a))
+    };
+    world.pass(100);
+    assert!(world.ask(&[a.clone(), b]).refused);
+    world.near.learn(from_ref(&a), &over, asked, world.clock.instant());
+    assert_eq!(world.look(from_ref(&a)), Known::Nothing);
+    assert!(!world.ask(from_ref(&a)).refused);
+}
+
+#[test]
 fn a_slow_store_makes_nobody_wait_longer_than_the_store_would() {
     let world = World::new(Style::Ours);
     let one = [charge("k", limit(Algorithm::TokenBucket, 20), spend(1))];
