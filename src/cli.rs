@@ -6,6 +6,7 @@
 //! | `check DIR` | 0 clean, 1 mistakes |
 //! | `explain DIR DOMAIN ...` | 0 explained, 1 mistakes in the rules |
 //! | `call ADDR DOMAIN ...` | 0 allowed, 1 refused, 2 no answer |
+//! | `bench ADDR DOMAIN ...`, `bench compare A B DOMAIN ...` | 0 all answered, 2 no service, or not all answered |
 //! | `migrate DIR` | 0 nothing to do, 1 something differs, 2 something cannot be taken over |
 //! | `schema`, `completions SHELL` | 0 |
 //! | a wrong flag, setting or path | 64, one line on stderr |
@@ -21,6 +22,7 @@ mod check;
 mod explain;
 mod connect;
 mod call;
+mod bench;
 mod migrate;
 
 use std::{ffi::OsString, process::ExitCode};
@@ -65,6 +67,8 @@ enum Command {
     Explain(Box<explain::ExplainArgs>),
     /// Ask a running service, once or several times
     Call(Box<call::CallArgs>),
+    /// Put a load on a running service, and tell its speed
+    Bench(Box<bench::BenchArgs>),
     /// Tell what changes for a deployment of envoyproxy/ratelimit, or translate limitador's limits
     Migrate(migrate::MigrateArgs),
     /// Print the JSON Schema of rule files, for editors
@@ -121,6 +125,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Call(args) => {
             print(|terminal| call::run(&args, terminal).map(|refused| if refused { EXIT_NO } else { 0 }))
         }
+        Command::Bench(args) => print(|terminal| bench::run(&args, terminal)),
         Command::Migrate(args) => print(|terminal| migrate::run(&args, terminal)),
         Command::Schema => print(|terminal| {
             terminal.line(SCHEMA.trim_end());

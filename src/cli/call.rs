@@ -8,7 +8,7 @@ use tonic::{Code, Request, Status, TimeoutExpired, transport::Channel};
 use super::{
     Failure, answer,
     ask::Ask,
-    connect::{GRPC_PORT, Service, chain, root},
+    connect::{Service, chain},
     terminal::{Terminal, human},
 };
 use crate::{
@@ -106,13 +106,7 @@ fn failed(service: &Service, status: &Status, first: bool) -> String {
     let at = service.shown();
     // An error of the connection comes as a status with a source; one from the service has none.
     if let Some(source) = status.source() {
-        return service.cut(source).filter(|_| first).unwrap_or_else(|| {
-            let why = root(source);
-            format!(
-                "{at} does not speak gRPC as it should ({why}): is it the gRPC port, {GRPC_PORT} by default, and \
-                 without TLS (--tls)?"
-            )
-        });
+        return service.cut(source).filter(|_| first).unwrap_or_else(|| service.no_grpc(source));
     }
     let message = status.message();
     match status.code() {

@@ -1,4 +1,4 @@
-//! How `call` reaches a service: a port or a Unix socket, plain or over TLS; and, where it does not, why.
+//! How `call` and `bench` reach a service: a port or a Unix socket, plain or over TLS; and, where it does not, why.
 
 use std::{
     error::Error,
@@ -12,7 +12,7 @@ use std::{
 
 use clap::Args;
 use hyper_util::rt::TokioIo;
-use tokio::net::UnixStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::rustls::{self, AlertDescription, CertificateError};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tower::service_fn;
@@ -21,7 +21,7 @@ use super::{Failure, terminal::human};
 use crate::settings::{is_abstract, socket_path};
 
 /// Where services listen that say nothing else, ours and the reference's.
-pub(super) const GRPC_PORT: u16 = 8081;
+const GRPC_PORT: u16 = 8081;
 
 /// Whom a certificate of a socket's other end is for, unless `--name` says otherwise: there is no host to compare.
 const NAME_ON_SOCKETS: &str = "localhost";
@@ -31,36 +31,54 @@ pub(super) struct Service {
     /// Where the service listens for gRPC: HOST, HOST:PORT, https://HOST:PORT for TLS, or unix:PATH
     addr: At,
 
+    #[command(flatten)]
+    tls: Tls,
+}
+
+/// How to speak TLS, and whether.
+#[derive(Args, Clone, Debug)]
+pub(super) struct Tls {
     /// Speak TLS; any of the following four means it, too
-    #[arg(long)]
-    tls: bool,
+    #[arg(long = "tls")]
+    wanted: bool,
 
     /// PEM file of authorities to trust [default: the system's]
     #[arg(long, value_name = "FILE")]
-    ca: Option<PathBuf>,
+    pub(super) ca: Option<PathBuf>,
 
     /// PEM file of a certificate to show; needs its key
     #[arg(long, value_name = "FILE", requires = "key")]
-    cert: Option<PathBuf>,
+    pub(super) cert: Option<PathBuf>,
 
     /// PEM file of that certificate's key
     #[arg(long, value_name = "FILE", requires = "cert")]
-    key: Option<PathBuf>,
+    pub(super) key: Option<PathBuf>,
 
     /// The name that the service's certificate must have [default: the address's host]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 }
 
+/// A connection as the system gives it.
+#[derive(Debug)]
+pub(super) enum Dialed {
+    Port(TcpStream),
+    Socket(UnixStream),
+}
+
 /// Where a service listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum At {
+pub(super) enum At {
     /// `host:port`, and whether TLS is spoken there, where the address tells.
     Port(String, Option<bool>),
     Socket(PathBuf),
 }
 
 impl Service {
+    pub(super) fn new(addr: At, tls: Tls) -> Self {
+        Self { addr, tls }
+    }
+
     /// What it is called in messages.
     pub(super) fn shown(&self) -> String {
         match &self.addr {
@@ -88,20 +106,50 @@ impl Service {
         };
         match tokio::time::timeout(within, connecting).await {
             Ok(connected) => connected.map_err(|why| Failure::call(self.unreachable(&why))),
-            Err(_) => Err(Failure::call(format!(
-                "{} did not answer within {}: is the address right, and is nothing in between that drops packets?",
-                self.shown(),
-                human(within)
-            ))),
+            Err(_) => Err(Failure::call(self.silent(within))),
         }
     }
 
-    fn wants_tls(&self) -> bool {
-        let implied = self.ca.is_some() || self.cert.is_some() || self.name.is_some();
-        self.tls || implied || matches!(self.addr, At::Port(_, Some(true)))
+    /// A connection for who speaks HTTP/2 himself; TLS is left to him.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) async fn dial(&self) -> io::Result<Dialed> {
+        match &self.addr {
+            At::Port(authority, _) => {
+                let stream = TcpStream::connect(authority).await?;
+                stream.set_nodelay(true)?;
+                Ok(Dialed::Port(stream))
+            }
+            At::Socket(path) => UnixStream::connect(as_the_kernel_has_it(path)).await.map(Dialed::Socket),
+        }
     }
 
-    fn endpoint(&self) -> Result<Endpoint, String> {
+    pub(super) fn silent(&self, within: Duration) -> String {
+        format!(
+            "{} did not answer within {}: is the address right, and is nothing in between that drops packets?",
+            self.shown(),
+            human(within)
+        )
+    }
+
+    /// Files of certificates, and the name that the service's must have.
+    pub(super) fn tls(&self) -> (&Tls, &str) {
+        let host = match &self.addr {
+            // An IPv6 address stands in brackets.
+            At::Port(authority, _) => authority.rsplit_once(':').map_or(&**authority, |(host, _)| host),
+            At::Socket(_) => NAME_ON_SOCKETS,
+        };
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        (&self.tls, self.tls.name.as_deref().unwrap_or(host))
+    }
+
+    pub(super) fn wants_tls(&self) -> bool {
+        let implied = self.tls.ca.is_some() || self.tls.cert.is_some() || self.tls.name.is_some();
+        self.tls.wanted || implied || matches!(self.addr, At::Port(_, Some(true)))
+    }
+
+    pub(super) fn endpoint(&self) -> Result<Endpoint, String> {
         let wrong = || format!("write it as HOST:PORT, such as 127.0.0.1:{GRPC_PORT}");
         let tls = self.wants_tls();
         let scheme = if tls { "https" } else { "http" };
@@ -118,21 +166,21 @@ impl Service {
             return Ok(endpoint);
         }
         let mut config = ClientTlsConfig::new();
-        config = match &self.ca {
+        config = match &self.tls.ca {
             Some(file) => config.ca_certificate(Certificate::from_pem(pem("--ca", file, "CERTIFICATE")?)),
             None => config.with_native_roots(),
         };
-        if let (Some(cert), Some(key)) = (&self.cert, &self.key) {
+        if let (Some(cert), Some(key)) = (&self.tls.cert, &self.tls.key) {
             let cert = pem("--cert", cert, "CERTIFICATE")?;
             config = config.identity(Identity::from_pem(cert, pem("--key", key, "PRIVATE KEY")?));
         }
-        if let Some(name) = &self.name {
+        if let Some(name) = &self.tls.name {
             config = config.domain_name(name);
         }
         endpoint.tls_config(config).map_err(|why| format!("--ca, --cert, --key, --name: {}", root(&why)))
     }
 
-    fn unreachable(&self, why: &(dyn Error + 'static)) -> String {
+    pub(super) fn unreachable(&self, why: &(dyn Error + 'static)) -> String {
         let at = self.shown();
         if let Some(why) = self.refused_by_tls(why) {
             return why;
@@ -155,10 +203,20 @@ impl Service {
         }
     }
 
+    /// What is said of whoever listens there and answers something else.
+    pub(super) fn no_grpc(&self, why: &(dyn Error + 'static)) -> String {
+        format!(
+            "{} does not speak gRPC as it should ({}): is it the gRPC port, {GRPC_PORT} by default, and without TLS \
+             (--tls)?",
+            self.shown(),
+            root(why)
+        )
+    }
+
     /// What became of a connection that ended before it gave any answer. In TLS 1.3 a client hears what the service thinks
     /// of it after the handshake, and often nothing but that the connection is closed.
     pub(super) fn cut(&self, why: &(dyn Error + 'static)) -> Option<String> {
-        let likely = match &self.cert {
+        let likely = match &self.tls.cert {
             _ if !self.wants_tls() => return None,
             None => "it may let nobody in without a certificate (--cert and --key show one)".to_owned(),
             Some(cert) => format!("it may not accept the certificate in {}", cert.display()),
@@ -171,7 +229,7 @@ impl Service {
     fn refused_by_tls(&self, why: &(dyn Error + 'static)) -> Option<String> {
         let at = self.shown();
         let error = tls_error(why)?;
-        let name = self.name.as_deref().unwrap_or("that host");
+        let name = self.tls.name.as_deref().unwrap_or("that host");
         Some(match error {
             rustls::Error::InvalidMessage(_) => {
                 format!("{at} speaks no TLS: leave it out, or is it another port?")
@@ -179,7 +237,7 @@ impl Service {
             // Authorities may have one name and two keys.
             rustls::Error::InvalidCertificate(
                 CertificateError::UnknownIssuer | CertificateError::BadSignature,
-            ) => match &self.ca {
+            ) => match &self.tls.ca {
                 Some(ca) => {
                     format!("the certificate of {at} is not signed by an authority in {}", ca.display())
                 }
@@ -204,7 +262,7 @@ impl Service {
             DecryptError, HandshakeFailure, UnknownCA,
         };
         let at = self.shown();
-        match (alert, &self.cert) {
+        match (alert, &self.tls.cert) {
             (CertificateRequired | HandshakeFailure | BadCertificate, None) => {
                 format!("{at} lets nobody in without a certificate: --cert and --key show one")
             }
@@ -258,7 +316,7 @@ fn as_the_kernel_has_it(path: &Path) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(bytes))
 }
 
-fn pem(flag: &str, file: &Path, what: &str) -> Result<Vec<u8>, String> {
+pub(super) fn pem(flag: &str, file: &Path, what: &str) -> Result<Vec<u8>, String> {
     let text = fs::read(file).map_err(|why| format!("{flag}: {} cannot be read: {why}", file.display()))?;
     let holds = String::from_utf8_lossy(&text)
         .lines()
@@ -280,7 +338,7 @@ fn tls_error<'e>(why: &'e (dyn Error + 'static)) -> Option<&'e rustls::Error> {
 }
 
 /// The innermost cause, which is the one that says something ("transport error" does not).
-pub(super) fn root(why: &(dyn Error + 'static)) -> String {
+fn root(why: &(dyn Error + 'static)) -> String {
     chain(why).last().map(ToString::to_string).unwrap_or_default()
 }
 

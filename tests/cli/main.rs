@@ -8,10 +8,13 @@ mod tollgate;
 #[path = "../support/pki.rs"]
 mod pki;
 
+mod fake;
+
 mod check;
 mod explain;
 mod call;
 mod reach;
+mod bench;
 mod migrate;
 
 use std::{
@@ -111,6 +114,21 @@ fn what_is_wrong_on_a_command_line_ends_with_64() {
         (&["call", "127.0.0.1:1", "shop", "a=b", "--timeout", "5"], "needs a unit"),
         (&["call", "127.0.0.1:1", "shop", "a=b", "-n", "0"], "1..=1000000"),
         (&["call", "127.0.0.1:1", "shop", "a=b", "-n", "1000001"], "1..=1000000"),
+        (&["bench"], "Usage: tollgate bench"),
+        (&["bench", "127.0.0.1:1", "shop"], "<DESCRIPTOR>"),
+        (&["bench", "127.0.0.1:1", "shop", "a=b", "--keys", "5"], "such as user={key}"),
+        (&["bench", "127.0.0.1:1", "shop", "a=b", "--zipf", "1.1"], "such as user={key}"),
+        (&["bench", "127.0.0.1:1", "shop", "a={key}", "--keys", "0"], "--keys"),
+        (&["bench", "127.0.0.1:1", "shop", "a={key}", "--zipf", "0"], "write a number above 0"),
+        (&["bench", "127.0.0.1:1", "shop", "a={key}", "--zipf", "NaN"], "write a number above 0"),
+        (&["bench", "127.0.0.1:1", "shop", "a=b", "--rate", "0"], "1..=10000000"),
+        (&["bench", "127.0.0.1:1", "shop", "a=b", "--duration", "5"], "needs a unit"),
+        (&["bench", "127.0.0.1:1", "shop", "a=b", "-n", "0"], "--requests"),
+        (&["bench", "127.0.0.1:1", "shop", "a=b", "-c", "0"], "1..=10000"),
+        (&["bench", "127.0.0.1:1", "shop", "a=b", "--pid", "4294967295"], "there is no process 4294967295"),
+        (&["bench", "compare", "127.0.0.1:1", "127.0.0.1:1", "shop"], "<DESCRIPTOR>"),
+        (&["bench", "compare", "127.0.0.1:1", "127.0.0.1:1", "shop", "a=b", "--rounds", "0"], "1..=10000"),
+        (&["bench", "compare", "127.0.0.1:1", "127.0.0.1:1", "shop", "a=b", "--pid-b", "x"], "--pid-b"),
         (&["serve", "--grpc-port", "x"], "GRPC_PORT"),
         (&["schema", "more"], "more"),
     ] {

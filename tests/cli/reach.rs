@@ -1,4 +1,4 @@
-//! How `tollgate call` reaches a service over TLS and over a Unix socket, and what it says when it does not.
+//! How `tollgate call` and `tollgate bench` reach a service over TLS and over a Unix socket, and what it says when it does not.
 
 use std::path::Path;
 
@@ -24,16 +24,23 @@ fn issue(into: &Pki, authority: &Pki, name: &str) -> (String, String) {
     (into.path(&format!("{name}.pem")), into.path(&format!("{name}.key")))
 }
 
+/// Whoever asks a service reaches it alike.
+const COMMANDS: [&[&str]; 2] = [&["call"], &["bench", "-n", "9"]];
+
 fn answers(args: &[&str]) {
-    let told = run([&["call"], args, &["shop", "user=ann", "--hits", "0"]].concat());
-    assert_eq!(told.code, Some(0), "{args:?}: {}", told.stderr);
+    for command in COMMANDS {
+        let told = run([command, args, &["shop", "user=ann", "--hits", "0"]].concat());
+        assert_eq!(told.code, Some(0), "{command:?} {args:?}: {}{}", told.stdout, told.stderr);
+    }
 }
 
 fn fails(args: &[&str], why: &str) {
-    let told = run([&["call"], args, &["shop", "user=ann", "--hits", "0"]].concat());
-    assert_eq!((told.code, &*told.stdout), (Some(2), ""), "{args:?}: {}", told.stderr);
-    assert!(told.stderr.contains(why), "{args:?}: {}", told.stderr);
-    assert_eq!(told.stderr.lines().count(), 1, "{}", told.stderr);
+    for command in COMMANDS {
+        let told = run([command, args, &["shop", "user=ann", "--hits", "0"]].concat());
+        assert_eq!((told.code, &*told.stdout), (Some(2), ""), "{command:?} {args:?}: {}", told.stderr);
+        assert!(told.stderr.contains(why), "{command:?} {args:?}: {}", told.stderr);
+        assert_eq!(told.stderr.lines().count(), 1, "{}", told.stderr);
+    }
 }
 
 #[test]
