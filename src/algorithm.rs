@@ -162,6 +162,25 @@ fn hits_together(charges: &[Charge], counters: usize, counter_of: impl Fn(usize)
     most
 }
 
+/// What a verdict would read if these hits, which fitted and were taken, had not been. Of a bucket exact to a microsecond;
+/// a sliding window is said to be whole when its present hits are gone, though only older ones may have been left.
+pub(crate) fn untaken(limit: &Limit, verdict: Verdict, hits: u64) -> Verdict {
+    let left = (verdict.remaining as i64 - verdict.beyond as i64 + hits as i64).min(i64::from(limit.burst()));
+    if hits == 0 || limit.requests() == 0 {
+        return verdict;
+    }
+    let whole = left == i64::from(limit.burst());
+    let (tokens, us) = limit.reduced();
+    let earlier = if limit.algorithm().has_window() { 0 } else { arith::muldiv(hits, us, tokens).0 };
+    Verdict {
+        remaining: left.max(0).unsigned_abs(),
+        beyond: left.min(0).unsigned_abs(),
+        reset_us: if whole { 0 } else { verdict.reset_us.saturating_sub(earlier) },
+        next_us: if whole { 0 } else { verdict.next_us },
+        ..verdict
+    }
+}
+
 /// Whether the charges refuse the request together. Quotas do when there are some and none of them fits.
 pub(crate) fn refuses(charges: &[Charge], verdicts: &[Verdict]) -> bool {
     let (mut quota, mut quota_fits) = (false, false);

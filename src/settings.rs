@@ -30,10 +30,10 @@ use std::{
     time::Duration,
 };
 
-pub use ignored::{Ignored, Why, ignored, shown};
+pub use ignored::{Ignored, ignored, shown};
 pub use listen::{Endpoint, GrpcAge, GrpcAt, GrpcClients, GrpcTls, Listen, is_abstract, socket_path};
 pub use raw::{RawSettings, SettingsError};
-pub use redis::{Redis, RedisTls, Secret, Socket};
+pub use redis::{Redis, RedisAuth, RedisServer, RedisTls, RedisType, Secret, Socket};
 pub use stats::{Prometheus, Protocol, Stats, Statsd};
 pub use table::table;
 pub use traces::{Tracing, TracingProtocol};
@@ -117,7 +117,7 @@ pub enum Backend {
         keys_max: NonZeroUsize,
     },
     /// In Redis.
-    Redis(Redis),
+    Redis(Box<Redis>),
 }
 
 /// What is done when the store gives no answer.
@@ -321,7 +321,7 @@ fn backend(read: &Reader<'_>) -> Result<Backend, SettingsError> {
     let wants_redis = read.opt("BACKEND_TYPE", values::backend)?;
     match (wants_redis, redis) {
         (Some(values::BackendType::Memory), _) | (None, None) => Ok(Backend::Memory { keys_max }),
-        (_, Some(redis)) => Ok(Backend::Redis(redis)),
+        (_, Some(redis)) => Ok(Backend::Redis(Box::new(redis))),
         (Some(values::BackendType::Redis), None) => Err(read.missing(
             "REDIS_URL",
             "BACKEND_TYPE=redis needs the address of a Redis, such as `localhost:6379`",

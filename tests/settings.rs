@@ -43,6 +43,13 @@ fn redis(settings: &Settings) -> String {
     }
 }
 
+fn second(settings: &Settings) -> String {
+    match &settings.backend {
+        Backend::Redis(redis) => d(&redis.per_second),
+        Backend::Memory { .. } => "memory".to_owned(),
+    }
+}
+
 fn xds(settings: &Settings) -> String {
     match &settings.rules.source {
         Source::Xds(xds) => d(xds),
@@ -89,6 +96,10 @@ fn beside(name: &str) -> RawSettings {
             .with("REDIS_TLS", "1")
             .with("REDIS_TLS_CLIENT_CERT", "c")
             .with("REDIS_TLS_CLIENT_KEY", "k"),
+        name if name.starts_with("REDIS_PERSECOND") => {
+            let raw = raw.with("REDIS_URL", "r:1").with("REDIS_PERSECOND_URL", "r:2");
+            if name == "REDIS_PERSECOND" { raw } else { raw.with("REDIS_PERSECOND", "true") }
+        }
         name if name.starts_with("REDIS_") && name != "REDIS_URL" => raw.with("REDIS_URL", "r:1"),
         name if name.starts_with("TRACING_") && name != "TRACING_ENABLED" => raw.with("TRACING_ENABLED", "1"),
         "GRPC_UDS_MODE" => raw.with("GRPC_UDS", "/run/r.sock"),
@@ -181,8 +192,11 @@ fn cases() -> Vec<Case> {
         case("FLEET_SIZE", "4", ("12", "12"), ("4294967296", "1 to 4294967295"), |s| d(s.store.fleet_size)),
         case("LOCAL_CACHE_SIZE_IN_BYTES", "16777216", ("0", "0"), ("-1", "bytes from 0 to 17179869184"), |s| d(s.store.near_bytes)),
         case("REDIS_URL", "memory", ("r:1", "(hidden)"), None, |s| if redis(s) == "memory" { redis(s) } else { part(&redis(s), "url: ") }),
-        case("REDIS_AUTH", "None", ("user:geheim", "Some((hidden))"), None, |s| part(&redis(s), "auth: ")),
-        case("REDIS_TYPE", "-", ("SINGLE", "-"), ("sentinel", "not available yet"), |_| "-".into()),
+        case("REDIS_AUTH", "None", ("user:geheim", "Some(Text((hidden)))"), None, |s| part(&redis(s), " auth: ")),
+        case("REDIS_AUTH_FILE", "None", ("/run/auth", "Some(File(\"/run/auth\"))"), None, |s| part(&redis(s), " auth: ")),
+        case("REDIS_SENTINEL_AUTH", "None", ("geheim", "Some(Text((hidden)))"), None, |s| part(&redis(s), "sentinel_auth: ")),
+        case("REDIS_SENTINEL_AUTH_FILE", "None", ("/run/auth", "Some(File(\"/run/auth\"))"), None, |s| part(&redis(s), "sentinel_auth: ")),
+        case("REDIS_TYPE", "None", ("SENTINEL", "Some(Sentinel)"), ("clster", "`single`, `cluster` or `sentinel`"), |s| part(&redis(s), "kind: ")),
         case("REDIS_SOCKET_TYPE", "None", ("unix", "Some(Unix)"), ("udp", "`tcp` or `unix`"), |s| part(&redis(s), "socket: ")),
         case("REDIS_TIMEOUT", "10s", ("1m30s", "90s"), ("10", "`10s` or `10ms`"), |s| part(&redis(s), "connect_timeout: ")),
         case("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "false", ("t", "true"), ("2", "`true` or `false`"), |s| part(&redis(s), "health_follows: ")),
@@ -191,6 +205,16 @@ fn cases() -> Vec<Case> {
         case("REDIS_TLS_CLIENT_CERT", "Some((\"c\"", ("d.pem", "Some((\"d.pem\""), None, |s| part(&redis(s), "client: ")),
         case("REDIS_TLS_CLIENT_KEY", "k", ("l.pem", "l.pem"), None, |s| if redis(s).contains("\"k\"") { "k".into() } else { "l.pem".into() }),
         case("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "false", ("true", "true"), ("ja", "`true` or `false`"), |s| part(&redis(s), "skip_hostname: ")),
+        case("REDIS_PERSECOND", "None", ("true", "Some"), ("on", "`true` or `false`"), |s| second(s).split('(').next().unwrap().to_owned()),
+        case("REDIS_PERSECOND_URL", "(hidden)", ("r:3", "(hidden)"), None, |s| part(&second(s), "url: ")),
+        case("REDIS_PERSECOND_AUTH", "None", ("user:geheim", "Some(Text((hidden)))"), None, |s| part(&second(s), " auth: ")),
+        case("REDIS_PERSECOND_AUTH_FILE", "None", ("/run/auth", "Some(File(\"/run/auth\"))"), None, |s| part(&second(s), " auth: ")),
+        case("REDIS_PERSECOND_SENTINEL_AUTH", "None", ("geheim", "Some(Text((hidden)))"), None, |s| part(&second(s), "sentinel_auth: ")),
+        case("REDIS_PERSECOND_SENTINEL_AUTH_FILE", "None", ("/run/auth", "Some(File(\"/run/auth\"))"), None, |s| part(&second(s), "sentinel_auth: ")),
+        case("REDIS_PERSECOND_TYPE", "None", ("Cluster", "Some(Cluster)"), ("clster", "`single`, `cluster` or `sentinel`"), |s| part(&second(s), "kind: ")),
+        case("REDIS_PERSECOND_SOCKET_TYPE", "None", ("unix", "Some(Unix)"), ("udp", "`tcp` or `unix`"), |s| part(&second(s), "socket: ")),
+        case("REDIS_PERSECOND_TIMEOUT", "10s", ("1m30s", "90s"), ("10", "`10s` or `10ms`"), |s| part(&second(s), "connect_timeout: ")),
+        case("REDIS_PERSECOND_TLS", "None", ("true", "Some(RedisTls { ca: None"), ("on", "`true` or `false`"), |s| part(&second(s), "tls: ")),
         case("CACHE_KEY_PREFIX", "\"\"", ("blue:", "\"blue:\""), None, |s| d(&s.keys.prefix)),
         case("KEY_FORMAT", "None", ("reference", "Some(Jitter(300))"), ("redis", "`tollgate` or `reference`"), |s| d(s.keys.reference)),
         case("EXPIRATION_JITTER_MAX_SECONDS", "Some(Jitter(300))", ("0", "Some(Jitter(0))"), ("-1", "seconds from 0"), |s| d(s.keys.reference)),
@@ -260,7 +284,7 @@ fn every_setting_has_its_default_its_flag_and_an_error_that_helps() {
         if !case.name.ends_with("_CLIENT_TLS_CERT")
             && !case.name.ends_with("_CLIENT_TLS_KEY")
             && !["GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY"].contains(&case.name)
-            && !["REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY"].contains(&case.name)
+            && !["REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY", "REDIS_PERSECOND_URL"].contains(&case.name)
         {
             assert_eq!(
                 (case.look)(&compile(&beside(case.name).with(case.name, ""))),
@@ -382,7 +406,18 @@ fn passwords_are_shown_nowhere() {
     assert!(!format!("{:?}", Settings::compile(&raw).unwrap()).contains("geheim"));
     let secrets: Vec<&str> =
         table().iter().filter(|row| row.kind == Kind::Secret).map(|row| row.name).collect();
-    assert_eq!(secrets, ["CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "REDIS_URL", "REDIS_AUTH"]);
+    assert_eq!(
+        secrets,
+        [
+            "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
+            "REDIS_URL",
+            "REDIS_AUTH",
+            "REDIS_SENTINEL_AUTH",
+            "REDIS_PERSECOND_URL",
+            "REDIS_PERSECOND_AUTH",
+            "REDIS_PERSECOND_SENTINEL_AUTH",
+        ]
+    );
 
     let out = Command::new(env!("CARGO_BIN_EXE_tollgate"))
         .args(["serve", "--help"])

@@ -26,7 +26,7 @@ use crate::{
         Dialect, FailureMode, Files, Which, compile,
         watch::{Dir, DirError, Reading},
     },
-    settings::{Ignored, RawSettings, Settings, Why, ignored},
+    settings::{RawSettings, Settings, ignored},
 };
 use differences::{Difference, Rules};
 use environment::{Environment, is_ours};
@@ -169,16 +169,7 @@ fn rules(
 fn variables(environment: &Environment, report: &mut Report, terminal: &mut Terminal) {
     let known = &environment.known;
     // Whatever their values are: one that asks for nothing is needed as little.
-    let unneeded = |name: &str| matches!(ignored([(name, "1")])[..], [Ignored { why: Why::Unneeded(_), .. }]);
-    let without_effect = ignored(known.iter().map(|(name, value)| (&**name, &**value)));
-    let lost: Vec<&str> = without_effect
-        .iter()
-        .filter(|ignored| ignored.why == Why::Unavailable)
-        .map(|ignored| ignored.name)
-        .collect();
-    for name in &lost {
-        report.cannot.push(format!("{name}={}: it has no effect here", known[*name]));
-    }
+    let unneeded = |name: &str| !ignored([(name, "1")]).is_empty();
     let names = || known.keys().chain(environment.unseen.keys()).map(String::as_str);
     let stays: Vec<&str> = names().filter(|name| is_ours(name)).collect();
     let not_needed: Vec<&str> = names().filter(|name| unneeded(name)).collect();

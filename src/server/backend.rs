@@ -10,7 +10,7 @@ use crate::{
     store::{
         ShardHealth, Store, StoreError,
         memory::MemoryStore,
-        redis::{Hostname, RedisConfig, RedisStore, RedisTls},
+        redis::{Auth, Hostname, RedisConfig, RedisStore, RedisTls},
     },
 };
 
@@ -51,19 +51,31 @@ impl Backend {
 
 /// The settings in the store's words.
 fn config(redis: &settings::Redis, timeout: Duration) -> RedisConfig {
+    let per_second = redis.per_second.as_ref().map(|server| Box::new(server_config(server, timeout)));
+    RedisConfig { per_second, ..server_config(&redis.main, timeout) }
+}
+
+fn server_config(server: &settings::RedisServer, timeout: Duration) -> RedisConfig {
+    let auth = |auth: &settings::RedisAuth| match auth {
+        settings::RedisAuth::Text(text) => Auth::Text(text.clone()),
+        settings::RedisAuth::File(path) => Auth::File(path.clone()),
+    };
     RedisConfig {
-        url: redis.url.clone(),
-        socket: redis.socket,
-        auth: redis.auth.clone(),
-        tls: redis.tls.as_ref().map(|tls| RedisTls {
+        url: server.url.clone(),
+        kind: server.kind,
+        socket: server.socket,
+        auth: server.auth.as_ref().map(auth),
+        sentinel_auth: server.sentinel_auth.as_ref().map(auth),
+        tls: server.tls.as_ref().map(|tls| RedisTls {
             ca: tls.ca.clone(),
             client_cert: tls.client.as_ref().map(|(cert, _)| cert.clone()),
             client_key: tls.client.as_ref().map(|(_, key)| key.clone()),
             hostname: if tls.skip_hostname { Hostname::Skipped } else { Hostname::Verified },
         }),
         timeout,
-        connect_timeout: redis.connect_timeout,
+        connect_timeout: server.connect_timeout,
         connections: RedisConfig::CONNECTIONS,
+        per_second: None,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Whether this process should be asked: `grpc.health.v1`, `/healthcheck` and `/ready`.
 //!
 //! NOT_SERVING until rules are loaded (in compat: until they were tried; with FORCE_START_WITHOUT_INITIAL_CONFIG: not even
-//! that) and the store was reached once. With HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED it is also NOT_SERVING whenever
+//! that) and the store was reached once, of a cluster more than half of the shards. With HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED it is also NOT_SERVING whenever
 //! there is no domain. Afterwards it stays SERVING also without a store: failure modes do answer, and a health check that
 //! fails on all replicas at the same moment takes the whole service away, which is the outage that rate limiting must
 //! not become. `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true` makes it follow the store, as in the reference. An ending
@@ -137,8 +137,10 @@ impl Health {
         let before = *self.serving.borrow();
         let loaded = limiter.loaded();
         let rules = self.needs.are_met(loaded.as_ref().map(|loaded| &*loaded.rules), refused);
-        let lost = limiter.store().health().into_iter().find_map(|shard| shard.state.err());
-        let store = lost.is_none();
+        let shards = limiter.store().health();
+        // What is lost of a cluster has its failure modes; a start in the middle of an outage serves the rest.
+        let store = shards.iter().filter(|shard| shard.state.is_ok()).count() * 2 > shards.len();
+        let lost = shards.into_iter().find_map(|shard| shard.state.err());
         let now = serving(before, rules, store, self.follows);
         if now != before {
             self.report(now).await;

@@ -3,8 +3,6 @@
 //! Whoever replaces envoyproxy/ratelimit keeps its environment. Most of it works; of the rest, one line of the log at
 //! start tells the names and the reasons, since a setting that is silently without effect is found in an incident.
 
-use std::fmt;
-
 use super::{table, values};
 
 /// A variable that is set to something and does nothing.
@@ -12,17 +10,8 @@ use super::{table, values};
 pub struct Ignored<'v> {
     /// Its name.
     pub name: &'v str,
-    /// Why it does nothing.
-    pub why: Why,
-}
-
-/// Why a variable does nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
-    /// What it is for happens without it; in words.
-    Unneeded(&'static str),
-    /// What it is for is not there.
-    Unavailable,
+    /// Why: what it is for happens without it.
+    pub why: &'static str,
 }
 
 /// Which of these variables are set to something and are without effect, by reason. A boolean that is false asks for
@@ -59,7 +48,7 @@ fn place(name: &str) -> Option<usize> {
 }
 
 /// How names begin, each of them the reference's alone, and why they do nothing; the first that fits counts.
-const REASONS: &[(&[&str], Why)] = &[
+const REASONS: &[(&[&str], &str)] = &[
     (
         &[
             "REDIS_CLUSTER_PIPELINE_",
@@ -69,18 +58,8 @@ const REASONS: &[(&[&str], Why)] = &[
             "REDIS_PIPELINE_",
             "REDIS_POOL_",
         ],
-        Why::Unneeded("a few connections carry calls that batch themselves"),
+        "a few connections carry calls that batch themselves",
     ),
-    (&["REDIS_STARTUP_"], Why::Unneeded("it starts without its store, and has it as soon as it is there")),
-    (&["MEMCACHE_"], Why::Unneeded("budgets are not in memcache")),
-    (&["REDIS_PERSECOND", "REDIS_SENTINEL_AUTH"], Why::Unavailable),
+    (&["REDIS_STARTUP_"], "it starts without its store, and has it as soon as it is there"),
+    (&["MEMCACHE_"], "budgets are not in memcache"),
 ];
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Unneeded(words) => words,
-            Self::Unavailable => "not available yet",
-        })
-    }
-}

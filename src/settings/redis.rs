@@ -10,18 +10,61 @@ use super::{
 /// How to reach Redis.
 #[derive(Clone, Debug)]
 pub struct Redis {
-    /// `host:port`, `redis://…`, `rediss://…` or a socket's path. Secret, since it may hold a password.
+    /// The main one; the only one, where there is no other.
+    pub main: RedisServer,
+    /// Another one for limits of a second and less.
+    pub per_second: Option<RedisServer>,
+    /// Health follows the connection, instead of being SERVING once it was there.
+    pub health_follows: bool,
+}
+
+/// How to reach one Redis, of one server or more.
+#[derive(Clone, Debug)]
+pub struct RedisServer {
+    /// `host:port`, `redis://…` and its like, or a socket's path. Secret, since it may hold a password.
     pub url: Secret,
-    /// `password` or `user:password`.
-    pub auth: Option<Secret>,
+    /// `None` where the address or the server says it.
+    pub kind: Option<RedisType>,
+    /// `password` or `user:password`, or a file with it.
+    pub auth: Option<RedisAuth>,
+    /// The same for its sentinels.
+    pub sentinel_auth: Option<RedisAuth>,
     /// What the address is; `None` where it shows itself.
     pub socket: Option<Socket>,
     /// `None` is plain text.
     pub tls: Option<RedisTls>,
     /// How long connecting may take.
     pub connect_timeout: Duration,
-    /// Health follows the connection, instead of being SERVING once it was there.
-    pub health_follows: bool,
+}
+
+/// How many servers there are, and who knows them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RedisType {
+    /// One, or a proxy that looks like one.
+    Single,
+    /// Redis Cluster.
+    Cluster,
+    /// One at a time, which sentinels name.
+    Sentinel,
+}
+
+impl fmt::Display for RedisType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Single => "single",
+            Self::Cluster => "cluster",
+            Self::Sentinel => "sentinel",
+        })
+    }
+}
+
+/// `password` or `user:password`, or a file with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RedisAuth {
+    /// The text.
+    Text(Secret),
+    /// A file with it, read for each connection.
+    File(PathBuf),
 }
 
 /// What an address is.
@@ -68,20 +111,76 @@ impl fmt::Debug for Secret {
 
 /// `None` where no address is set. All of them are read even so: a wrong value is a mistake wherever it stands.
 pub(super) fn redis(read: &Reader<'_>) -> Result<Option<Redis>, SettingsError> {
-    read.one("REDIS_TYPE", redis_type)?;
-    let socket = read.opt("REDIS_SOCKET_TYPE", socket_type)?;
-    let auth = read.given("REDIS_AUTH").map(Secret::new);
-    let tls = tls(read)?;
-    let connect_timeout = read.one("REDIS_TIMEOUT", values::positive_duration)?;
+    let main = server(read, &MAIN)?;
+    let second = server(read, &PER_SECOND)?;
+    let per_second = match (read.one("REDIS_PERSECOND", values::boolean)?, second) {
+        (true, None) => {
+            let want = "REDIS_PERSECOND=true needs the address of a second Redis, such as `localhost:6380`";
+            return Err(read.missing(PER_SECOND.url, want));
+        }
+        (true, second) => second,
+        (false, _) => None,
+    };
     let health_follows = read.one("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", values::boolean)?;
-    let Some(url) = read.given("REDIS_URL") else { return Ok(None) };
-    Ok(Some(Redis { url: Secret::new(url), auth, socket, tls, connect_timeout, health_follows }))
+    Ok(main.map(|main| Redis { main, per_second, health_follows }))
 }
 
-fn tls(read: &Reader<'_>) -> Result<Option<RedisTls>, SettingsError> {
+/// What the settings of one Redis are called.
+struct Names {
+    url: &'static str,
+    kind: &'static str,
+    socket: &'static str,
+    auth: [&'static str; 2],
+    sentinel_auth: [&'static str; 2],
+    tls: &'static str,
+    timeout: &'static str,
+}
+
+const MAIN: Names = Names {
+    url: "REDIS_URL",
+    kind: "REDIS_TYPE",
+    socket: "REDIS_SOCKET_TYPE",
+    auth: ["REDIS_AUTH", "REDIS_AUTH_FILE"],
+    sentinel_auth: ["REDIS_SENTINEL_AUTH", "REDIS_SENTINEL_AUTH_FILE"],
+    tls: "REDIS_TLS",
+    timeout: "REDIS_TIMEOUT",
+};
+
+const PER_SECOND: Names = Names {
+    url: "REDIS_PERSECOND_URL",
+    kind: "REDIS_PERSECOND_TYPE",
+    socket: "REDIS_PERSECOND_SOCKET_TYPE",
+    auth: ["REDIS_PERSECOND_AUTH", "REDIS_PERSECOND_AUTH_FILE"],
+    sentinel_auth: ["REDIS_PERSECOND_SENTINEL_AUTH", "REDIS_PERSECOND_SENTINEL_AUTH_FILE"],
+    tls: "REDIS_PERSECOND_TLS",
+    timeout: "REDIS_PERSECOND_TIMEOUT",
+};
+
+fn server(read: &Reader<'_>, names: &Names) -> Result<Option<RedisServer>, SettingsError> {
+    let kind = read.opt(names.kind, redis_type)?;
+    let socket = read.opt(names.socket, socket_type)?;
+    let auth = auth(read, names.auth)?;
+    let sentinel_auth = self::auth(read, names.sentinel_auth)?;
+    let tls = tls(read, names)?;
+    let connect_timeout = read.one(names.timeout, values::positive_duration)?;
+    let url = read.given(names.url).map(Secret::new);
+    Ok(url.map(|url| RedisServer { url, kind, auth, sentinel_auth, socket, tls, connect_timeout }))
+}
+
+fn auth(read: &Reader<'_>, [text, file]: [&str; 2]) -> Result<Option<RedisAuth>, SettingsError> {
+    match (read.given(text), read.given(file)) {
+        (None, None) => Ok(None),
+        (Some(secret), None) => Ok(Some(RedisAuth::Text(Secret::new(secret)))),
+        (None, Some(path)) => Ok(Some(RedisAuth::File(PathBuf::from(path)))),
+        (Some(_), Some(_)) => Err(read.missing(file, &format!("{text} is set too; keep one of the two"))),
+    }
+}
+
+fn tls(read: &Reader<'_>, names: &Names) -> Result<Option<RedisTls>, SettingsError> {
     // What belongs to TLS belongs to it whichever way it was asked for.
-    let rediss = read.given("REDIS_URL").is_some_and(is_rediss);
-    let on = read.one("REDIS_TLS", values::boolean)? || rediss;
+    let rediss = read.given(names.url).is_some_and(is_rediss);
+    let on = read.one(names.tls, values::boolean)? || rediss;
+    // The files are those of both, as in the reference.
     let skip_hostname = read.one("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", values::boolean)?;
     let ca = read.given("REDIS_TLS_CACERT").map(PathBuf::from);
     let client = match (read.given("REDIS_TLS_CLIENT_CERT"), read.given("REDIS_TLS_CLIENT_KEY")) {
@@ -95,14 +194,18 @@ fn tls(read: &Reader<'_>) -> Result<Option<RedisTls>, SettingsError> {
 
 /// A URL's scheme is read in any case (RFC 3986, 3.1).
 fn is_rediss(url: &str) -> bool {
-    url.split_once("://").is_some_and(|(scheme, _)| scheme.eq_ignore_ascii_case("rediss"))
+    url.split_once("://").is_some_and(|(scheme, _)| {
+        ["rediss", "rediss-cluster", "rediss-sentinel"].iter().any(|tls| scheme.eq_ignore_ascii_case(tls))
+    })
 }
 
-fn redis_type(text: &str) -> Result<(), values::Want> {
-    if ["sentinel", "cluster"].iter().any(|word| text.eq_ignore_ascii_case(word)) {
-        return Err("it is not available yet; write `single`".to_owned());
-    }
-    values::choose(text, &[("single", ())])
+fn redis_type(text: &str) -> Result<RedisType, values::Want> {
+    use RedisType::{Cluster, Sentinel, Single};
+    // The reference reads them in any case.
+    values::choose(
+        &text.to_ascii_lowercase(),
+        &[("single", Single), ("cluster", Cluster), ("sentinel", Sentinel)],
+    )
 }
 
 fn socket_type(text: &str) -> Result<Socket, values::Want> {

@@ -1,4 +1,4 @@
-//! Budgets in Redis: one server, and a script that decides the requests that have come meanwhile.
+//! Budgets in Redis: one server, a cluster, or what sentinels name; and another one for limits of a second.
 //!
 //! # A spend is sent once
 //!
@@ -27,13 +27,30 @@
 //! that one is down, any other that is up. Connections dial, fail and recover by themselves, from the moment they are
 //! asked for; making the store touches no network, so Tollgate starts without Redis and says what is wrong.
 //!
+//! # Several servers
+//!
+//! fred's own cluster client stalls every shard while one node is down. So each server is a node of its own here
+//! (`redis/node.rs`), we keep the map of slots (`redis/deployment.rs`), follow redirections (`redis/route.rs`), and make
+//! requests over several servers all or nothing (`redis/across.rs`). Nodes share no queue, lock or wait.
+//!
 //! # What Redis must allow
 //!
-//! Redis 6.2 or later. An ACL user needs `~tg:* +evalsha +script|load +time +get +set +del`; `+info` spares us a
-//! warning at each connection. With CACHE_KEY_PREFIX the prefix stands before `tg:`, and KEY_FORMAT=reference needs the
-//! keys of the domains, too.
+//! Redis 6.2 or later. An ACL user needs `~tg:* +evalsha +script|load +time +get +set +del`, in a cluster also
+//! `+cluster|info +cluster|shards +cluster|slots`, behind sentinels `+role`; `+info` spares us a warning at each connection.
+//! With CACHE_KEY_PREFIX the prefix stands before `tg:`, and KEY_FORMAT=reference needs the keys of the domains, too.
 
 mod config;
+mod address;
+mod url;
+mod deployment;
+mod look;
+mod map;
+mod slots;
+mod cluster;
+mod sentinel;
+mod across;
+mod parts;
+mod route;
 mod seats;
 mod node;
 mod link;
@@ -46,24 +63,28 @@ mod tls;
 mod error;
 
 use std::{
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
-use tokio::{sync::watch, task::JoinSet};
+use tokio::sync::watch;
 
 pub use commit::IN_FLIGHT_MAX;
-pub use config::{Hostname, RedisConfig, RedisConfigError, RedisTls};
+pub use config::{Auth, Hostname, RedisConfig, RedisConfigError, RedisTls};
 pub use queue::{QUEUE_BYTES_MAX, QUEUE_CHARGES_MAX};
 
 use crate::{
     limit::{Charge, Decision},
     store::{ShardHealth, Store, StoreError},
 };
-use config::Target;
-use dial::Dial;
-use node::{Deadline, Hears, Node, NodeError};
-use seats::{Seat, Seats};
+use address::Target;
+use config::Names;
+use deployment::{Changed, Deployment};
+use node::Deadline;
+use seats::Seats;
 
 /// Budgets in Redis. Shared by all runtimes; dropping it closes its connections.
 #[derive(Debug)]
@@ -71,40 +92,54 @@ pub struct RedisStore {
     shared: Arc<Shared>,
 }
 
-/// Whether Redis was and is there, for readiness.
+/// Whether Redis was and is there, for readiness. There means: it is known which servers there are, and more than half of
+/// those that have keys are connected, with the password accepted and the script loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
-    /// A connection was up at least once, with the password accepted and the script loaded.
+    /// It was at least once.
     pub once: bool,
-    /// A connection is up now.
+    /// It is now.
     pub now: bool,
 }
 
 impl RedisStore {
-    /// Checks the settings and reads the TLS files. Connects to nothing: see [`connect_here`](Self::connect_here).
+    /// Checks the settings and reads the files that they name. Connects to nothing: see
+    /// [`connect_here`](Self::connect_here).
     ///
     /// # Errors
     /// When a setting is wrong, with the setting's name and how to mend it.
     pub fn new(config: &RedisConfig) -> Result<Self, RedisConfigError> {
-        let target = Target::parse(config)?;
-        let dial = Dial::new(&target, config)?;
+        let main = Target::parse(config, &Names::MAIN)?;
+        let second = config.per_second.as_ref();
+        let second = second.map(|config| Target::parse(config, &Names::PER_SECOND)).transpose()?;
         let connections = config.connections.get();
+        let mut problem = None;
         let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
-            let shared = shared.clone();
-            let hears = Hears(Arc::new(move |_| {
-                if let Some(shared) = shared.upgrade() {
-                    shared.publish_reach();
+            let deployment = |target: &Target| {
+                let shared = shared.clone();
+                let changed = Changed(Arc::new(move || {
+                    if let Some(shared) = shared.upgrade() {
+                        shared.publish_reach();
+                    }
+                }));
+                Deployment::new(target, connections, config.timeout, changed)
+            };
+            let mut made: Vec<Arc<Deployment>> = Vec::new();
+            for target in std::iter::once(&main).chain(&second) {
+                match deployment(target) {
+                    Ok(deployment) => made.push(deployment),
+                    Err(error) => problem = problem.take().or(Some(error)),
                 }
-            }));
-            let node = Node::new(target.address.to_string(), dial, connections, config.timeout, hears);
+            }
             Shared {
                 timeout: config.timeout,
                 seats: Arc::new(Seats::new(connections)),
-                nodes: watch::Sender::new([Arc::new(node)].into()),
+                deployments: made,
                 reach: watch::Sender::new(Reach::default()),
+                lost_give_backs: AtomicU64::new(0),
             }
         });
-        Ok(Self { shared })
+        problem.map_or(Ok(Self { shared }), Err)
     }
 
     /// Gives this thread its connections: new ones on the runtime that is current, which keeps them up from now on, or
@@ -114,8 +149,10 @@ impl RedisStore {
     /// # Panics
     /// Outside a tokio runtime.
     pub fn connect_here(&self) {
-        if let Some(seat) = self.shared.seats.sit_down() {
-            tokio::spawn(connect(seat, self.shared.nodes.subscribe()));
+        if let Some(seat) = self.shared.seats.sit_down().map(Arc::new) {
+            for deployment in &self.shared.deployments {
+                tokio::spawn(deployment.clone().serve(seat.clone()));
+            }
         }
     }
 
@@ -123,76 +160,58 @@ impl RedisStore {
     pub fn reach(&self) -> watch::Receiver<Reach> {
         self.shared.reach.subscribe()
     }
+
+    /// How often what a refused request had taken on one server could not be given back there. It comes back by itself
+    /// with the limit's own refill.
+    pub fn lost_give_backs(&self) -> u64 {
+        self.shared.lost_give_backs.load(Ordering::Relaxed)
+    }
 }
 
 impl Drop for RedisStore {
     fn drop(&mut self) {
-        self.shared.nodes.borrow().iter().for_each(|node| node.close());
+        self.shared.deployments.iter().for_each(|deployment| deployment.close());
     }
 }
 
 impl Store for RedisStore {
     async fn spend(&self, charges: &[Charge], within: Duration) -> Result<Decision, StoreError> {
-        let shared = &*self.shared;
-        let deadline = Deadline::after(within.min(shared.timeout));
-        let node = shared.nodes.borrow()[0].clone();
-        let mut outcome = node.spend(shared.seats.here(), charges, deadline).await;
-        if outcome == Err(NodeError::NotHere) {
-            outcome = node.spend_alone(shared.seats.here(), charges, deadline, false).await;
-        }
-        outcome.map_err(|error| match error {
-            NodeError::Store(error) => error,
-            elsewhere => {
-                let why =
-                    format!("it is a node of a cluster, which REDIS_TYPE=single cannot use ({elsewhere:?})");
-                StoreError::Refused { shard: node.address.clone(), why }
-            }
-        })
+        let deadline = Deadline::after(within.min(self.shared.timeout));
+        across::spend(&self.shared, charges, deadline).await
     }
 
     fn health(&self) -> Vec<ShardHealth> {
         let seat = self.shared.seats.here();
-        self.shared.nodes.borrow().iter().map(|node| node.health(seat)).collect()
+        self.shared.deployments.iter().flat_map(|deployment| deployment.health(seat)).collect()
     }
 }
 
-/// What tasks may outlive the store for.
+/// What requests under way may need longer than the store lives.
 #[derive(Debug)]
 struct Shared {
     timeout: Duration,
     seats: Arc<Seats>,
-    /// The nodes in use.
-    nodes: watch::Sender<Arc<[Arc<Node>]>>,
+    /// The main one, and then the one for limits of a second and less, where there is one.
+    deployments: Vec<Arc<Deployment>>,
     reach: watch::Sender<Reach>,
+    lost_give_backs: AtomicU64,
 }
 
+/// The longest window of a limit that is kept in the second Redis: the reference's unit `second`.
+const PER_SECOND_MAX_US: u64 = 1_000_000;
+
 impl Shared {
+    /// Where a charge's key is.
+    fn deployment(&self, charge: &Charge) -> &Arc<Deployment> {
+        let second = usize::from(charge.limit.window_us() <= PER_SECOND_MAX_US);
+        &self.deployments[second.min(self.deployments.len() - 1)]
+    }
+
     fn publish_reach(&self) {
-        let now = self.nodes.borrow().iter().any(|node| node.is_up());
+        let now = self.deployments.iter().all(|deployment| deployment.map().is_reached());
         self.reach.send_if_modified(|reach| {
             let before = std::mem::replace(reach, Reach { once: reach.once || now, now });
             before != *reach
         });
     }
-}
-
-/// Keeps the connections of one seat up: to the nodes that there are, and to those that come. One that is not wanted any
-/// more is closed by who took it out.
-async fn connect(seat: Seat, mut nodes: watch::Receiver<Arc<[Arc<Node>]>>) {
-    let mut known: Arc<[Arc<Node>]> = [].into();
-    let mut kept = JoinSet::new();
-    loop {
-        let now = nodes.borrow_and_update().clone();
-        for node in now.iter().filter(|node| !known.iter().any(|known| Arc::ptr_eq(known, node))) {
-            kept.spawn(node.clone().keep(seat.index));
-        }
-        known = now;
-        tokio::select! {
-            changed = nodes.changed() => if changed.is_err() { break },
-            // Else the results of closed nodes would pile up.
-            Some(_) = kept.join_next() => {}
-        }
-    }
-    // The store was dropped, and closed its nodes; what they keep ends by itself.
-    while kept.join_next().await.is_some() {}
 }

@@ -10,7 +10,7 @@ use tollgate::{
     settings::{Secret, Socket},
     store::{
         Store,
-        redis::{Hostname, RedisConfig, RedisStore, RedisTls},
+        redis::{Auth, Hostname, RedisConfig, RedisStore, RedisTls},
     },
 };
 
@@ -19,13 +19,17 @@ use crate::{config, connected, eventually, spend, support::redis::RedisServer};
 /// What `store/redis.rs` says that a user needs.
 const RIGHTS: [&str; 7] = ["~tg:*", "+evalsha", "+script|load", "+time", "+get", "+set", "+del"];
 
+fn text(auth: &str) -> Option<Auth> {
+    Some(Auth::Text(Secret::new(auth)))
+}
+
 #[tokio::test]
 async fn an_acl_user_with_the_least_rights_may_spend() {
     let server = RedisServer::start(&[]);
     let mut set_user = vec!["ACL", "SETUSER", "ann", "on", ">s3cret:word"];
     set_user.extend(RIGHTS);
     assert_eq!(server.command(&set_user), "OK");
-    let config = RedisConfig { auth: Some(Secret::new("ann:s3cret:word")), ..config(server.address()) };
+    let config = RedisConfig { auth: text("ann:s3cret:word"), ..config(server.address()) };
     let store = connected(&config).await;
     assert_eq!(spend(&store, "tg:a", 1).await, Ok(true));
     assert_eq!(spend(&store, "tg:a", 1).await, Ok(false));
@@ -40,8 +44,7 @@ async fn a_key_that_the_user_may_not_touch_is_refused() {
     let mut set_user = vec!["ACL", "SETUSER", "ann", "on", ">pw", "~other:*"];
     set_user.extend(&RIGHTS[1..]);
     server.command(&set_user);
-    let store =
-        connected(&RedisConfig { auth: Some(Secret::new("ann:pw")), ..config(server.address()) }).await;
+    let store = connected(&RedisConfig { auth: text("ann:pw"), ..config(server.address()) }).await;
     let error = spend(&store, "tg:a", 1).await.unwrap_err().to_string();
     // Each version has its own words for it.
     let told = error.contains("NOPERM") || error.contains("can't access at least one of the keys");
@@ -51,7 +54,7 @@ async fn a_key_that_the_user_may_not_touch_is_refused() {
 #[tokio::test]
 async fn a_wrong_or_missing_password_is_told_and_never_shown() {
     let server = RedisServer::start(&["--requirepass", "right"]);
-    for (auth, word) in [(Some(Secret::new("hunter2")), "WRONGPASS"), (None, "NOAUTH")] {
+    for (auth, word) in [(text("hunter2"), "WRONGPASS"), (None, "NOAUTH")] {
         let store = RedisStore::new(&RedisConfig { auth, ..config(server.address()) }).unwrap();
         store.connect_here();
         eventually(word, async || format!("{:?}", store.health()).contains(word)).await;
@@ -61,7 +64,7 @@ async fn a_wrong_or_missing_password_is_told_and_never_shown() {
         assert!(!all.contains("hunter2"), "{all}");
         assert!(!store.reach().borrow().once);
     }
-    let right = RedisConfig { auth: Some(Secret::new("right")), ..config(server.address()) };
+    let right = RedisConfig { auth: text("right"), ..config(server.address()) };
     assert_eq!(spend(&connected(&right).await, "tg:a", 1).await, Ok(true));
 }
 

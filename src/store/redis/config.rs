@@ -1,51 +1,51 @@
-//! Which Redis, and how to talk to it.
+//! Which Redis, and how to talk to it: the settings as they are written.
 //!
-//! The settings are those of envoyproxy/ratelimit, by name and by form, so that a deployment changes nothing but the
-//! image. They arrive here as text, as people write them into an environment, and leave as a [`Target`] that cannot be
-//! wrong any more: what can be found out without a network is found out before any port is bound.
+//! They are those of envoyproxy/ratelimit, by name and by form, so that a deployment changes nothing but the image. They
+//! arrive as text, as people write them into an environment, and `address.rs` makes a [`Target`](super::address::Target)
+//! of them that cannot be wrong any more: what can be found out without a network is found out before any port is bound.
 //!
 //! | setting | here |
 //! |---|---|
-//! | `REDIS_URL` | `host:port`, `redis://` or `rediss://[user[:password]@]host[:port][/database]`, or a socket's path |
+//! | `REDIS_URL` | [`RedisConfig::url`]; its forms are in `address.rs` |
+//! | `REDIS_TYPE` | [`RedisConfig::kind`]; by default what the URL says, else what the server does |
 //! | `REDIS_SOCKET_TYPE` | `tcp` or `unix`; by default what the URL looks like (the reference's default is `unix`) |
-//! | `REDIS_AUTH` | `password`, or `user:password` of an ACL user |
+//! | `REDIS_AUTH`, `REDIS_AUTH_FILE` | `password`, or `user:password` of an ACL user |
+//! | `REDIS_SENTINEL_AUTH`, `REDIS_SENTINEL_AUTH_FILE` | the same for the sentinels |
 //! | `REDIS_TLS`, `REDIS_TLS_CACERT`, `REDIS_TLS_CLIENT_CERT`, `REDIS_TLS_CLIENT_KEY`, `REDIS_TLS_SKIP_HOSTNAME_VERIFICATION` | [`RedisTls`] |
 //! | `REDIS_TIMEOUT` | [`RedisConfig::connect_timeout`] |
 //! | `STORE_TIMEOUT` | [`RedisConfig::timeout`] |
+//! | `REDIS_PERSECOND` and its like | [`RedisConfig::per_second`] |
 //!
 //! A password is a [`Secret`] from the moment it arrives: it has no `Display`, its `Debug` hides it, and no error
 //! repeats a URL, since the mistake in a URL is often an unescaped character of the password in it.
 
-use std::{fmt, num::NonZeroUsize, path::PathBuf, time::Duration};
+use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
 
-use percent_encoding::percent_decode_str;
-
-use crate::settings::{Secret, Socket};
-
-/// The port of a Redis that names none.
-const DEFAULT_PORT: u16 = 6379;
-
-/// How to write an address, for the help in errors.
-const FORMS: &str =
-    "write host:port, redis://user:password@host:port/0, rediss://… for TLS, or the path of a unix socket";
+use crate::settings::{RedisType, Secret, Socket};
 
 /// The Redis part of the settings, as written. [`RedisStore::new`](super::RedisStore::new) checks it.
 #[derive(Clone, Debug)]
 pub struct RedisConfig {
     /// `REDIS_URL`. May hold a password.
     pub url: Secret,
+    /// `REDIS_TYPE`; `None`: what `url` says, or where that does not, what the server turns out to be.
+    pub kind: Option<RedisType>,
     /// `REDIS_SOCKET_TYPE`; `None`: what `url` looks like.
     pub socket: Option<Socket>,
-    /// `REDIS_AUTH`: `password` or `user:password`.
-    pub auth: Option<Secret>,
+    /// `REDIS_AUTH` or `REDIS_AUTH_FILE`.
+    pub auth: Option<Auth>,
+    /// `REDIS_SENTINEL_AUTH` or `REDIS_SENTINEL_AUTH_FILE`.
+    pub sentinel_auth: Option<Auth>,
     /// `REDIS_TLS` and what belongs to it. A `rediss://` URL implies the default of it.
     pub tls: Option<RedisTls>,
     /// `STORE_TIMEOUT`: the longest wait for an answer.
     pub timeout: Duration,
     /// `REDIS_TIMEOUT`: the longest wait for a connection, which includes TLS and the password.
     pub connect_timeout: Duration,
-    /// The most connections of this process; runtimes beyond this number share.
+    /// The most connections of this process to each server; runtimes beyond this number share.
     pub connections: NonZeroUsize,
+    /// `REDIS_PERSECOND`: another Redis, for limits of a second and less. Its `timeout` and `connections` are this one's.
+    pub per_second: Option<Box<RedisConfig>>,
 }
 
 impl RedisConfig {
@@ -61,14 +61,26 @@ impl RedisConfig {
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: Secret::new(url),
+            kind: None,
             socket: None,
             auth: None,
+            sentinel_auth: None,
             tls: None,
             timeout: Self::TIMEOUT,
             connect_timeout: Self::CONNECT_TIMEOUT,
             connections: Self::CONNECTIONS,
+            per_second: None,
         }
     }
+}
+
+/// `password` or `user:password`, or where it is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Auth {
+    /// The text itself.
+    Text(Secret),
+    /// A file that holds it, read again for each connection, so that a password can change without a restart.
+    File(PathBuf),
 }
 
 /// `REDIS_TLS*`. The default trusts the system's authorities and shows no certificate.
@@ -110,214 +122,38 @@ impl RedisConfigError {
     }
 }
 
-/// Where to connect, and as whom: a [`RedisConfig`] without mistakes.
-#[derive(Clone, Debug)]
-pub(super) struct Target {
-    pub(super) address: Address,
-    pub(super) user: Option<String>,
-    pub(super) password: Option<Secret>,
-    pub(super) database: Option<u8>,
-    pub(super) tls: Option<RedisTls>,
+/// How settings are called: each one of the second Redis has a name of its own.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Names {
+    pub(super) url: &'static str,
+    pub(super) kind: &'static str,
+    pub(super) socket: &'static str,
+    pub(super) auth: &'static str,
+    pub(super) auth_file: &'static str,
+    pub(super) sentinel_auth: &'static str,
+    pub(super) sentinel_auth_file: &'static str,
+    pub(super) tls: &'static str,
 }
 
-/// Where a Redis listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Address {
-    Tcp { host: String, port: u16 },
-    Unix(PathBuf),
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
-            Self::Tcp { host, port } => write!(f, "{host}:{port}"),
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
-    }
-}
-
-impl Target {
-    pub(super) fn parse(config: &RedisConfig) -> Result<Self, RedisConfigError> {
-        let text = config.url.expose().trim();
-        if text.is_empty() {
-            return Err(RedisConfigError::new("REDIS_URL", format!("is empty; {FORMS}")));
-        }
-        let mut target = match socket_path(text, config.socket) {
-            Some(path) => Self::unix(path, config)?,
-            None => Self::tcp(text, config)?,
-        };
-        if let Some(auth) = &config.auth {
-            target.authenticate(auth.expose())?;
-        }
-        Ok(target)
-    }
-
-    fn unix(path: &str, config: &RedisConfig) -> Result<Self, RedisConfigError> {
-        if path.contains("://") || !path.contains('/') {
-            let why =
-                "REDIS_SOCKET_TYPE is unix, but this is no path; write /path/of/redis.sock, or set it to tcp";
-            return Err(RedisConfigError::new("REDIS_URL", why));
-        }
-        if config.tls.is_some() {
-            return Err(RedisConfigError::new(
-                "REDIS_TLS",
-                "a unix socket speaks no TLS; remove one of the two",
-            ));
-        }
-        let address = Address::Unix(PathBuf::from(path));
-        Ok(Self { address, user: None, password: None, database: None, tls: None })
-    }
-
-    fn tcp(text: &str, config: &RedisConfig) -> Result<Self, RedisConfigError> {
-        let wrong = |why: &str| RedisConfigError::new("REDIS_URL", format!("{why}; {FORMS}"));
-        if text.contains(',') && !text.contains('@') {
-            return Err(wrong("names several servers, but REDIS_TYPE=single takes one"));
-        }
-        let with_scheme = if text.contains("://") { text.to_owned() } else { format!("redis://{text}") };
-        let url = url::Url::parse(&with_scheme).map_err(|e| {
-            let hint = if text.contains('@') {
-                " (in a password, / ? # @ and : are written as %2F %3F %23 %40 %3A)"
-            } else {
-                ""
-            };
-            wrong(&format!("is no address: {e}{hint}"))
-        })?;
-        let tls = match url.scheme() {
-            "rediss" => Some(config.tls.clone().unwrap_or_default()),
-            "redis" => config.tls.clone(),
-            other => return Err(wrong(&format!("has the unknown scheme {other}://"))),
-        };
-        if url.query().is_some() || url.fragment().is_some() {
-            return Err(wrong("has a part after ? or #, which means nothing here"));
-        }
-        let host = match url.host() {
-            Some(url::Host::Domain(name)) if !name.is_empty() => decoded(name),
-            Some(url::Host::Ipv4(ip)) => ip.to_string(),
-            Some(url::Host::Ipv6(ip)) => ip.to_string(),
-            _ => return Err(wrong("names no host")),
-        };
-        let database = match url.path().trim_matches('/') {
-            "" => None,
-            number => Some(
-                number.parse().map_err(|_| wrong("ends in a database that is no number from 0 to 255"))?,
-            ),
-        };
-        Ok(Self {
-            address: Address::Tcp { host, port: url.port().unwrap_or(DEFAULT_PORT) },
-            user: Some(decoded(url.username())).filter(|user| !user.is_empty()),
-            password: url.password().filter(|p| !p.is_empty()).map(|p| Secret::new(decoded(p))),
-            database,
-            tls,
-        })
-    }
-
-    /// The reference's rule: what stands before the first colon is the user.
-    fn authenticate(&mut self, auth: &str) -> Result<(), RedisConfigError> {
-        let (user, password) = match auth.split_once(':') {
-            Some((user, password)) => (Some(user.to_owned()).filter(|user| !user.is_empty()), password),
-            None => (None, auth),
-        };
-        if password.is_empty() {
-            let why = "holds no password; write password or user:password, or remove it";
-            return Err(RedisConfigError::new("REDIS_AUTH", why));
-        }
-        if self.password.is_some() || self.user.is_some() {
-            let why = "REDIS_URL names a user or a password too; keep one of the two";
-            return Err(RedisConfigError::new("REDIS_AUTH", why));
-        }
-        self.user = user;
-        self.password = Some(Secret::new(password));
-        Ok(())
-    }
-}
-
-/// The path, where `url` is one.
-fn socket_path(url: &str, socket: Option<Socket>) -> Option<&str> {
-    let path = url.strip_prefix("unix://").unwrap_or(url);
-    match socket {
-        Some(Socket::Unix) => Some(path),
-        Some(Socket::Tcp) => None,
-        None => path.starts_with('/').then_some(path),
-    }
-}
-
-fn decoded(text: &str) -> String {
-    percent_decode_str(text).decode_utf8_lossy().into_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(url: &str, auth: Option<&str>) -> Result<Target, String> {
-        let config = RedisConfig { auth: auth.map(Secret::new), ..RedisConfig::new(url) };
-        Target::parse(&config).map_err(|e| e.to_string())
-    }
-
-    /// Address, user, password, database, TLS.
-    fn parts(url: &str, auth: Option<&str>) -> (String, Option<String>, Option<String>, Option<u8>, bool) {
-        let t = parse(url, auth).unwrap();
-        (
-            t.address.to_string(),
-            t.user,
-            t.password.map(|p| p.expose().to_owned()),
-            t.database,
-            t.tls.is_some(),
-        )
-    }
-
-    #[test]
-    fn the_references_forms_of_an_address_are_understood() {
-        let some = |s: &str| Some(s.to_owned());
-        assert_eq!(parts("redis:6379", None), ("redis:6379".into(), None, None, None, false));
-        assert_eq!(parts("10.0.0.1:7000", None), ("10.0.0.1:7000".into(), None, None, None, false));
-        assert_eq!(parts("[::1]:7000", None), ("[::1]:7000".into(), None, None, None, false));
-        assert_eq!(parts("redis", None), ("redis:6379".into(), None, None, None, false));
-        assert_eq!(parts("redis://h/3", None), ("h:6379".into(), None, None, Some(3), false));
-        assert_eq!(
-            parts("rediss://ann:p%40%2Fs@h:1/0", None),
-            ("h:1".into(), some("ann"), some("p@/s"), Some(0), true)
-        );
-        assert_eq!(parts("redis://:pw@h:1", None), ("h:1".into(), None, some("pw"), None, false));
-        assert_eq!(parts("h:1", Some("pw")), ("h:1".into(), None, some("pw"), None, false));
-        assert_eq!(parts("h:1", Some("ann:p:w")), ("h:1".into(), some("ann"), some("p:w"), None, false));
-        assert_eq!(parts("/run/redis.sock", None), ("unix:/run/redis.sock".into(), None, None, None, false));
-        assert_eq!(parts("unix:///run/redis.sock", Some("pw")).0, "unix:/run/redis.sock");
-    }
-
-    #[test]
-    fn a_wrong_address_says_how_to_write_one_and_repeats_no_password() {
-        for (url, auth, setting, why) in [
-            ("", None, "REDIS_URL", "is empty"),
-            ("h:99999", None, "REDIS_URL", "port"),
-            (":6379", None, "REDIS_URL", "host"),
-            ("redis:///1", None, "REDIS_URL", "no host"),
-            ("redis://h/one", None, "REDIS_URL", "database"),
-            ("redis://h/256", None, "REDIS_URL", "database"),
-            ("http://h", None, "REDIS_URL", "unknown scheme http"),
-            ("a:1,b:2", None, "REDIS_URL", "REDIS_TYPE=single"),
-            ("redis://u:hunter2/x@h:1", None, "REDIS_URL", "%2F"),
-            ("redis://u:hunter2@h:1?db=1", None, "REDIS_URL", "after ?"),
-            ("redis://u:hunter2@h:1", Some("hunter2"), "REDIS_AUTH", "keep one"),
-            ("h:1", Some(""), "REDIS_AUTH", "no password"),
-            ("h:1", Some("ann:"), "REDIS_AUTH", "no password"),
-        ] {
-            let error = parse(url, auth).unwrap_err();
-            assert!(error.starts_with(setting) && error.contains(why), "{url}: {error}");
-            assert!(!error.contains("hunter2"), "{url}: {error}");
-        }
-        let config = RedisConfig { socket: Some(Socket::Unix), ..RedisConfig::new("h:1") };
-        assert!(Target::parse(&config).unwrap_err().to_string().contains("set it to tcp"));
-        let config = RedisConfig { tls: Some(RedisTls::default()), ..RedisConfig::new("/run/redis.sock") };
-        assert_eq!(Target::parse(&config).unwrap_err().setting, "REDIS_TLS");
-    }
-
-    #[test]
-    fn debug_output_hides_passwords() {
-        let config =
-            RedisConfig { auth: Some(Secret::new("hunter2")), ..RedisConfig::new("redis://:hunter2@h") };
-        let target = parse("redis://u:hunter2@h", None).unwrap();
-        assert!(!format!("{config:?} {target:?}").contains("hunter2"));
-    }
+impl Names {
+    pub(super) const MAIN: Self = Self {
+        url: "REDIS_URL",
+        kind: "REDIS_TYPE",
+        socket: "REDIS_SOCKET_TYPE",
+        auth: "REDIS_AUTH",
+        auth_file: "REDIS_AUTH_FILE",
+        sentinel_auth: "REDIS_SENTINEL_AUTH",
+        sentinel_auth_file: "REDIS_SENTINEL_AUTH_FILE",
+        tls: "REDIS_TLS",
+    };
+    pub(super) const PER_SECOND: Self = Self {
+        url: "REDIS_PERSECOND_URL",
+        kind: "REDIS_PERSECOND_TYPE",
+        socket: "REDIS_PERSECOND_SOCKET_TYPE",
+        auth: "REDIS_PERSECOND_AUTH",
+        auth_file: "REDIS_PERSECOND_AUTH_FILE",
+        sentinel_auth: "REDIS_PERSECOND_SENTINEL_AUTH",
+        sentinel_auth_file: "REDIS_PERSECOND_SENTINEL_AUTH_FILE",
+        tls: "REDIS_PERSECOND_TLS",
+    };
 }

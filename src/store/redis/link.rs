@@ -35,7 +35,7 @@ use fred::{
 
 use super::{
     commit,
-    dial::once,
+    dial::{ask, once},
     error,
     node::{Node, Sign},
     queue::{Bounds, Queue},
@@ -137,6 +137,11 @@ impl Live {
         self.command("SCRIPT", vec![Value::from_static_str("LOAD"), Value::from_static_str(script::SPEND)])
     }
 
+    /// One command's reply, for who keeps the map of nodes. `Ok` is any reply, an error reply included.
+    pub(super) async fn ask(&self, words: &[&str], within: Duration) -> Reply {
+        ask(&self.client, words, within).await
+    }
+
     fn command(
         &self,
         name: &'static str,
@@ -180,7 +185,7 @@ impl Claimed<'_> {
     /// One life of the connection; returns why it ended.
     async fn connect_and_watch(&self, failures: &mut u32) -> StoreError {
         let address = &self.node.address;
-        let (client, hash, task) = match self.node.dial.dial(address).await {
+        let (client, hash, task) = match self.node.dial.dial().await {
             Ok(connected) => connected,
             Err(why) => return why,
         };
@@ -208,12 +213,15 @@ impl Claimed<'_> {
 
     fn down(&self, why: StoreError) {
         let link = self.link();
+        let was_up = link.is_up();
         // Said once, not at each attempt.
-        if link.live().is_some() || link.why_down(&self.node.address) != why {
+        if was_up || link.why_down(&self.node.address) != why {
             tracing::warn!(connection = self.index, "{why}");
         }
         link.down(why);
-        self.node.tell(Sign::Down);
+        if was_up {
+            self.node.tell(Sign::Down);
+        }
     }
 }
 
@@ -238,7 +246,8 @@ async fn silence(client: &Client) {
     }
 }
 
-struct AbortOnDrop(ConnectHandle);
+/// Ends a connection with all that is in flight.
+pub(super) struct AbortOnDrop(pub(super) ConnectHandle);
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {

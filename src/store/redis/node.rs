@@ -15,6 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fred::types::Resp3Frame;
 use tokio::sync::watch;
 
 use super::{
@@ -53,6 +54,8 @@ pub(super) struct Node {
     declares: AtomicBool,
     /// True once the node is no longer wanted.
     closing: watch::Sender<bool>,
+    /// Changes whenever a connection comes up.
+    ups: watch::Sender<()>,
     hears: Hears,
 }
 
@@ -79,15 +82,9 @@ impl fmt::Debug for Hears {
 
 impl Node {
     /// `connections`: how many places for them there are; `timeout`: after which a call is late.
-    pub(super) fn new(
-        address: String,
-        dial: Dial,
-        connections: usize,
-        timeout: Duration,
-        hears: Hears,
-    ) -> Self {
+    pub(super) fn new(dial: Dial, connections: usize, timeout: Duration, hears: Hears) -> Self {
         Self {
-            address,
+            address: dial.address.to_string(),
             links: (0..connections).map(|_| Link::default()).collect(),
             in_flight_max: (IN_FLIGHT_MAX / connections).max(1),
             dial,
@@ -98,6 +95,7 @@ impl Node {
             is_refusing: AtomicBool::new(false),
             declares: AtomicBool::new(false),
             closing: watch::Sender::new(false),
+            ups: watch::Sender::new(()),
             hears,
         }
     }
@@ -144,6 +142,32 @@ impl Node {
         live.queue.spend(&self.address, charges, deadline, how).await
     }
 
+    /// Whether one call may hold keys of several slots of this node.
+    pub(super) fn crosses_slots(&self) -> bool {
+        !self.declares.load(Ordering::Relaxed)
+    }
+
+    /// One command's reply, for who keeps the map of nodes. Takes whichever connection is up.
+    ///
+    /// # Errors
+    /// When none is up, or there is no reply in time. An error reply is a reply.
+    pub(super) async fn ask(&self, words: &[&str], within: Duration) -> Result<Resp3Frame, StoreError> {
+        let reply = self.live(0)?.ask(words, within).await;
+        reply.map_err(|e| error::from_client(&self.address, &e, within))
+    }
+
+    /// Waits until a connection is up, or the deadline is over.
+    pub(super) async fn until_up(&self, deadline: Deadline) {
+        let mut ups = self.ups.subscribe();
+        while !self.is_up() {
+            // The sender lives as long as the node does.
+            let changed = tokio::time::timeout_at(deadline.at.into(), ups.changed()).await;
+            if changed.is_err() {
+                return;
+            }
+        }
+    }
+
     pub(super) fn health(&self, seat: usize) -> ShardHealth {
         let state = match self.live(seat) {
             Err(why) => Err(why.to_string()),
@@ -173,6 +197,10 @@ impl Node {
         self.closing.send_replace(true);
     }
 
+    pub(super) fn is_closed(&self) -> bool {
+        *self.closing.borrow()
+    }
+
     /// Ends when the node is closed.
     pub(super) async fn closed(&self) {
         // The sender lives as long as the node does.
@@ -180,6 +208,9 @@ impl Node {
     }
 
     pub(super) fn tell(&self, sign: Sign) {
+        if sign == Sign::Up {
+            self.ups.send_replace(());
+        }
         (self.hears.0)(sign);
     }
 

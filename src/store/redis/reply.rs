@@ -29,7 +29,12 @@ impl Whole {
     /// What a caller is told. Only who was `alone` in his call has to do with where its keys are.
     pub(super) fn to_error(&self, alone: bool) -> NodeError {
         match self {
-            Self::Refused { text, .. } if alone && text.starts_with("TRYAGAIN") => NodeError::NotHere,
+            // Of one slot, but some have left; or of several slots, where they have to be declared.
+            Self::Refused { text, .. }
+                if alone && ["TRYAGAIN", "CROSSSLOT"].iter().any(|code| text.starts_with(code)) =>
+            {
+                NodeError::NotHere
+            }
             Self::Refused { text, error } if alone => redirect(text).unwrap_or_else(|| error.clone().into()),
             Self::Refused { error, .. } | Self::Lost(error) | Self::Garbage(error) => error.clone().into(),
         }
@@ -82,7 +87,7 @@ fn form(reply: &Resp3Frame) -> Option<script::Reply<'_>> {
 }
 
 /// The text of an error reply.
-fn error_text(reply: &Resp3Frame) -> Option<std::borrow::Cow<'_, str>> {
+pub(super) fn error_text(reply: &Resp3Frame) -> Option<std::borrow::Cow<'_, str>> {
     match reply {
         Resp3Frame::SimpleError { data, .. } => Some((&**data).into()),
         Resp3Frame::BlobError { data, .. } => Some(String::from_utf8_lossy(data)),
@@ -106,6 +111,8 @@ mod tests {
         );
         let again = Whole::of_text("h:1", "TRYAGAIN Multiple keys request during rehashing of slot");
         assert_eq!(again.to_error(true), NodeError::NotHere);
+        let crossing = Whole::of_text("h:1", "CROSSSLOT Keys in request don't hash to the same slot");
+        assert_eq!(crossing.to_error(true), NodeError::NotHere);
         for odd in ["MOVED", "MOVED x y", "MOVED 1", "ASK 99999 h:1"] {
             assert!(matches!(Whole::of_text("h:1", odd).to_error(true), NodeError::Store(_)), "{odd}");
         }

@@ -1,0 +1,335 @@
+//! Which slot a key is in, and who has which slots: what Redis Cluster calls its slot map.
+//!
+//! A key's slot is CRC16 (XMODEM: polynomial 0x1021, from 0, not reflected) of the key, or of what stands in its first
+//! `{…}` where that is not empty, modulo 16,384 (the cluster specification, "Key distribution model").
+//!
+//! The map is read off `CLUSTER SHARDS`, and before Redis 7 off `CLUSTER SLOTS`. A node may announce a host name
+//! (`cluster-announce-hostname` with `cluster-preferred-endpoint-type hostname`), or nothing at all: then it has the host
+//! of the node that was asked. Nothing is asked of a reply but that it reads so; what makes no sense is left out.
+
+use std::{fmt, ops::RangeInclusive};
+
+use fred::types::Resp3Frame;
+
+/// How many there are.
+pub(super) const SLOTS: usize = 16_384;
+
+/// The slot of a key.
+pub(super) fn slot(key: &[u8]) -> u16 {
+    crc16(tag(key)) % SLOTS as u16
+}
+
+/// The part of a key that is hashed.
+fn tag(key: &[u8]) -> &[u8] {
+    let Some(open) = key.iter().position(|byte| *byte == b'{') else { return key };
+    match key[open + 1..].iter().position(|byte| *byte == b'}') {
+        None | Some(0) => key,
+        Some(length) => &key[open + 1..][..length],
+    }
+}
+
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, byte| (crc << 8) ^ TABLE[usize::from((crc >> 8) as u8 ^ byte)])
+}
+
+const TABLE: [u16; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut crc = (byte as u16) << 8;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+};
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Endpoint {
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+impl Endpoint {
+    /// `host:port` as redirections have it. Without a host it is on that of `asked`.
+    pub(super) fn parse(text: &str, asked: &str) -> Option<Self> {
+        let (host, port) = text.rsplit_once(':')?;
+        Some(Self { host: host_or(host, asked), port: port.parse().ok().filter(|port| *port != 0)? })
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
+fn host_or(host: &str, asked: &str) -> String {
+    // `?` and nothing are how a node says that it does not know how others see it.
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    if host.is_empty() || host == "?" { asked.to_owned() } else { host.to_owned() }
+}
+
+/// A part of the slots and who has them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ShardView {
+    pub(super) ranges: Vec<RangeInclusive<u16>>,
+    /// `None` while nobody was promoted.
+    pub(super) primary: Option<Endpoint>,
+    pub(super) replicas: Vec<Endpoint>,
+}
+
+/// Reads the reply to `CLUSTER SHARDS`, asked of the host `asked`. `tls` chooses among a node's two ports.
+pub(super) fn from_shards(reply: &Resp3Frame, asked: &str, tls: bool) -> Option<Vec<ShardView>> {
+    let shards = list(reply)?.iter().map(|shard| {
+        let mut view = ShardView::default();
+        for (name, value) in fields(shard)? {
+            match name {
+                "slots" => view.ranges = ranges(list(value)?),
+                "nodes" => {
+                    for node in list(value)?.iter().filter_map(|node| shard_node(node, asked, tls)) {
+                        match node {
+                            // A failed primary stays one in the map until its replica has taken over.
+                            (endpoint, true) => view.primary = view.primary.or(Some(endpoint)),
+                            (endpoint, false) => view.replicas.push(endpoint),
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        Some(view)
+    });
+    shards.collect()
+}
+
+/// The endpoint of a node that is not known to have failed, and whether it is the primary.
+fn shard_node(node: &Resp3Frame, asked: &str, tls: bool) -> Option<(Endpoint, bool)> {
+    let (mut endpoint, mut ip, mut port, mut tls_port, mut primary, mut failed) =
+        (None, None, None, None, false, false);
+    for (name, value) in fields(node)? {
+        match name {
+            "endpoint" => endpoint = text(value),
+            "ip" => ip = text(value),
+            "port" => port = number(value),
+            "tls-port" => tls_port = number(value),
+            "role" => primary = text(value) == Some("master"),
+            "health" => failed = text(value) == Some("fail"),
+            _ => {}
+        }
+    }
+    if failed {
+        return None;
+    }
+    let port = if tls { tls_port } else { port }?;
+    let host = host_or(endpoint.or(ip).unwrap_or(""), asked);
+    Some((Endpoint { host, port: u16::try_from(port).ok().filter(|port| *port != 0)? }, primary))
+}
+
+/// The pairs of a map, which RESP2 sends as a list of names and values.
+fn fields(frame: &Resp3Frame) -> Option<Vec<(&str, &Resp3Frame)>> {
+    match frame {
+        Resp3Frame::Map { data, .. } => data.iter().map(|(name, value)| Some((text(name)?, value))).collect(),
+        _ => {
+            let (pairs, []) = list(frame)?.as_chunks::<2>() else { return None };
+            pairs.iter().map(|[name, value]| Some((text(name)?, value))).collect()
+        }
+    }
+}
+
+/// First and last, first and last, and so on.
+fn ranges(numbers: &[Resp3Frame]) -> Vec<RangeInclusive<u16>> {
+    let (pairs, _) = numbers.as_chunks::<2>();
+    pairs.iter().filter_map(|[first, last]| range(first, last)).collect()
+}
+
+fn range(first: &Resp3Frame, last: &Resp3Frame) -> Option<RangeInclusive<u16>> {
+    let (first, last) = (u16::try_from(number(first)?).ok()?, u16::try_from(number(last)?).ok()?);
+    (first <= last && usize::from(last) < SLOTS).then_some(first..=last)
+}
+
+/// Reads the reply to `CLUSTER SLOTS`, asked of the host `asked`: a list of first, last, primary and replicas.
+pub(super) fn from_slots(reply: &Resp3Frame, asked: &str) -> Option<Vec<ShardView>> {
+    let mut shards: Vec<ShardView> = Vec::new();
+    for entry in list(reply)? {
+        let [first, last, nodes @ ..] = list(entry)? else { return None };
+        let mut nodes = nodes.iter().map(|node| match list(node)? {
+            [host, port, ..] => {
+                let host = host_or(text(host).unwrap_or(""), asked);
+                Some(Endpoint { host, port: u16::try_from(number(port)?).ok().filter(|port| *port != 0)? })
+            }
+            _ => None,
+        });
+        let range = range(first, last)?;
+        let primary = nodes.next().flatten();
+        let replicas: Vec<Endpoint> = nodes.flatten().collect();
+        match shards.iter_mut().find(|shard| shard.primary == primary && primary.is_some()) {
+            Some(shard) => shard.ranges.push(range),
+            None => shards.push(ShardView { ranges: vec![range], primary, replicas }),
+        }
+    }
+    Some(shards)
+}
+
+/// The value of `name:value` in an `INFO`-like text.
+pub(super) fn info<'t>(text: &'t str, name: &str) -> Option<&'t str> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
+fn list(frame: &Resp3Frame) -> Option<&[Resp3Frame]> {
+    match frame {
+        Resp3Frame::Array { data, .. } => Some(data),
+        _ => None,
+    }
+}
+
+/// The text of a reply that is one.
+pub(super) fn text(frame: &Resp3Frame) -> Option<&str> {
+    match frame {
+        Resp3Frame::SimpleString { data, .. }
+        | Resp3Frame::BlobString { data, .. }
+        | Resp3Frame::VerbatimString { data, .. } => std::str::from_utf8(data).ok(),
+        _ => None,
+    }
+}
+
+fn number(frame: &Resp3Frame) -> Option<i64> {
+    match frame {
+        Resp3Frame::Number { data, .. } => Some(*data),
+        _ => text(frame)?.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `name:value,…` in brackets is a list, digits are numbers, all else is text.
+    fn frame(value: &str) -> Resp3Frame {
+        let mut words = value.split_ascii_whitespace();
+        read(&mut words).unwrap()
+    }
+
+    fn read<'t>(words: &mut impl Iterator<Item = &'t str>) -> Option<Resp3Frame> {
+        let attributes = None;
+        Some(match words.next()? {
+            "[" => {
+                let mut data = Vec::new();
+                while let Some(next) = read(words) {
+                    data.push(next);
+                }
+                Resp3Frame::Array { data, attributes }
+            }
+            "]" => return None,
+            "nil" => Resp3Frame::Null,
+            word => match word.parse() {
+                Ok(data) => Resp3Frame::Number { data, attributes },
+                Err(_) => {
+                    let data = if word == "''" { "" } else { word };
+                    Resp3Frame::BlobString { data: data.as_bytes().to_vec().into(), attributes }
+                }
+            },
+        })
+    }
+
+    fn at(host: &str, port: u16) -> Endpoint {
+        Endpoint { host: host.to_owned(), port }
+    }
+
+    #[test]
+    fn slots_are_those_of_the_specification() {
+        // CRC16 of 123456789 is 0x31C3; the rest is what CLUSTER KEYSLOT answers.
+        assert_eq!(crc16(b"123456789"), 0x31C3);
+        for (key, want) in [
+            ("", 0),
+            ("foo", 12182),
+            ("bar", 5061),
+            ("{foo}bar", 12182),
+            ("x{foo}{bar}", 12182),
+            ("{}foo", 9500),
+            ("foo{}{bar}", 8363),
+            ("foo{{bar}}zap", 4015),
+            ("foo{bar", 15278),
+        ] {
+            assert_eq!(slot(key.as_bytes()), want, "{key}");
+        }
+    }
+
+    #[test]
+    fn shards_are_read_with_their_hosts_ports_and_roles() {
+        let node = |fields: &str| format!("[ id x {fields} ]");
+        let reply = frame(&format!(
+            "[ [ slots [ 0 5 9 9 ] nodes [ {} {} {} ] ] [ slots [ ] nodes [ {} ] ] [ slots [ 6 8 ] nodes [ {} ] ] ]",
+            node("port 7000 tls-port 7100 ip 10.0.0.1 endpoint 10.0.0.1 role replica health online"),
+            node(
+                "port 7001 tls-port 7101 ip 10.0.0.2 endpoint node.example hostname node.example role master health online"
+            ),
+            node("port 7002 ip 10.0.0.3 endpoint 10.0.0.3 role replica health fail"),
+            node("port 7003 ip '' endpoint ? role master health online"),
+            node("port 7004 ip 10.0.0.5 endpoint nil role master health fail"),
+        ));
+        let views = from_shards(&reply, "asked.example", false).unwrap();
+        assert_eq!(
+            views,
+            [
+                ShardView {
+                    ranges: vec![0..=5, 9..=9],
+                    primary: Some(at("node.example", 7001)),
+                    replicas: vec![at("10.0.0.1", 7000)],
+                },
+                ShardView { primary: Some(at("asked.example", 7003)), ..ShardView::default() },
+                ShardView { ranges: vec![6..=8], ..ShardView::default() },
+            ]
+        );
+        let views = from_shards(&reply, "asked.example", true).unwrap();
+        assert_eq!(views[0].primary, Some(at("node.example", 7101)));
+        assert_eq!(views[1].primary, None, "it has no port for TLS");
+    }
+
+    #[test]
+    fn slots_of_redis_6_are_read_as_well() {
+        let reply = frame(
+            "[ [ 0 5 [ '' 7000 id [ ] ] [ 10.0.0.2 7001 id [ ] ] ] [ 9 9 [ '' 7000 id ] ] [ 6 8 [ nil 7002 id ] ] ]",
+        );
+        assert_eq!(
+            from_slots(&reply, "h").unwrap(),
+            [
+                ShardView {
+                    ranges: vec![0..=5, 9..=9],
+                    primary: Some(at("h", 7000)),
+                    replicas: vec![at("10.0.0.2", 7001)],
+                },
+                ShardView { ranges: vec![6..=8], primary: Some(at("h", 7002)), ..ShardView::default() },
+            ]
+        );
+    }
+
+    #[test]
+    fn nonsense_is_no_map() {
+        for reply in ["x", "7", "[ x ]", "[ [ slots ] ]", "[ [ slots 7 ] ]", "[ [ 1 ] ]"] {
+            assert_eq!(from_shards(&frame(reply), "h", false), None, "{reply}");
+            assert_eq!(from_slots(&frame(reply), "h"), None, "{reply}");
+        }
+        assert_eq!(from_slots(&frame("[ [ 9 5 [ h 1 ] ] ]"), "h"), None);
+        assert_eq!(from_slots(&frame("[ [ 0 16384 [ h 1 ] ] ]"), "h"), None);
+    }
+
+    #[test]
+    fn a_redirections_address_is_read() {
+        assert_eq!(Endpoint::parse("10.0.0.1:7000", "h"), Some(at("10.0.0.1", 7000)));
+        assert_eq!(Endpoint::parse(":7000", "h"), Some(at("h", 7000)));
+        assert_eq!(Endpoint::parse("?:7000", "h"), Some(at("h", 7000)));
+        assert_eq!(Endpoint::parse("::1:7000", "h"), Some(at("::1", 7000)));
+        assert_eq!(Endpoint::parse("h", "h"), None);
+        assert_eq!(Endpoint::parse("h:0", "h"), None);
+        assert_eq!(at("::1", 7000).to_string(), "[::1]:7000");
+    }
+}
