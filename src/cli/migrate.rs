@@ -189,11 +189,10 @@ fn variables(environment: &Environment, report: &mut Report, terminal: &mut Term
 
 /// Every value that the service would refuse.
 fn wrong_values(known: &BTreeMap<String, String>) -> Vec<String> {
-    let mut given: BTreeMap<&str, &str> =
-        known.iter().filter(|(name, _)| is_ours(name)).map(|(name, value)| (&**name, &**value)).collect();
+    let mut given: BTreeMap<&str, &str> = known.iter().map(|(name, value)| (&**name, &**value)).collect();
     let mut wrong = Vec::new();
     loop {
-        let raw = given.iter().fold(RawSettings::default(), |raw, (name, value)| raw.with(name, *value));
+        let raw = RawSettings::of(given.iter().map(|(name, value)| (*name, *value)));
         let Err(why) = Settings::compile(&raw) else { return wrong };
         wrong.push(why.to_string());
         // Without it the next one shows; one that is missing cannot be taken away.

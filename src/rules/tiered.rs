@@ -45,18 +45,10 @@ pub(super) const FILE: Grammar = Grammar {
 /// A tier. Further names are further limits.
 pub(super) const TIER: Grammar = Grammar {
     of: "a tier",
-    known: &[
-        "rate",
-        "unlimited",
-        "burst",
-        "algorithm",
-        "on_store_failure",
-        "mode",
-        "headers",
-        "name",
-        "per",
-        "routes",
-    ],
+    known: match TENANT.known {
+        [_tier, own @ ..] => own,
+        [] => &[],
+    },
     later: &LATER,
     open: true,
 };
@@ -84,7 +76,10 @@ pub(super) const TENANT: Grammar = Grammar {
 /// A route's limit, or a further one.
 pub(super) const LIMIT: Grammar = Grammar {
     of: "a limit",
-    known: &["rate", "unlimited", "burst", "algorithm", "on_store_failure", "mode", "headers", "name", "per"],
+    known: match TENANT.known {
+        [_tier, own @ .., _routes] => own,
+        _ => &[],
+    },
     later: &LATER,
     open: false,
 };

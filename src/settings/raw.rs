@@ -50,6 +50,20 @@ impl RawSettings {
         self
     }
 
+    /// Takes those of an environment's variables that are settings, or that a setting lists.
+    #[must_use]
+    pub fn of<'v>(variables: impl IntoIterator<Item = (&'v str, &'v str)>) -> Self {
+        variables.into_iter().fold(Self::default(), |raw, (name, value)| {
+            if table().iter().any(|row| row.name == name) {
+                raw.with(name, value)
+            } else if name.starts_with(LISTED) {
+                raw.with_listed(name, value)
+            } else {
+                raw
+            }
+        })
+    }
+
     /// Sets a variable that a setting lists by a name of the caller's.
     #[must_use]
     pub fn with_listed(mut self, name: &str, value: impl Into<String>) -> Self {

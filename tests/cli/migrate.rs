@@ -55,6 +55,31 @@ spec:
         - {name: BACKEND_TYPE, value: memcache}
 ";
 
+/// Names that no row of the settings has, and that work here as there.
+const LISTED: &str = "\
+USE_STATSD=false
+USE_DOG_STATSD=true
+USE_DOG_STATSD_MOGRIFIERS=HITS
+DOG_STATSD_MOGRIFIER_HITS_PATTERN=^(.*)_hits$
+DOG_STATSD_MOGRIFIER_HITS_NAME=hits
+TRACING_ENABLED=true
+OTEL_EXPORTER_OTLP_ENDPOINT=http://collector:4318
+OTEL_SERVICE_VERSION=1
+";
+
+#[test]
+fn what_a_setting_lists_and_what_opentelemetry_reads_stays() {
+    let dir = rules(&[("rules/shop.yaml", PLAIN), ("env", LISTED)]);
+    let [of_rules, env] = ["rules", "env"].map(|name| dir.path().join(name).display().to_string());
+    let told = run(["migrate", &of_rules, "--env-file", &env]);
+    let stays = told.stdout.lines().find(|line| line.starts_with("  stays: ")).unwrap();
+    for name in LISTED.lines().filter_map(|line| line.split('=').next()).take(7) {
+        assert!(stays.contains(name), "{name}: {}", told.stdout);
+    }
+    assert!(told.stdout.contains("  known to neither: OTEL_SERVICE_VERSION\n"), "{}", told.stdout);
+    assert!(!told.stdout.contains("cannot be taken over"), "{}", told.stdout);
+}
+
 #[test]
 fn nothing_to_do_is_0_and_says_what_stays() {
     let dir = rules(&[("shop.yaml", PLAIN)]);

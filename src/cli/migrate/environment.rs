@@ -129,9 +129,12 @@ fn source(from: &Plain) -> String {
     "the pod's own fields".to_owned()
 }
 
-/// Whether a setting of ours has this name.
+/// Whether a setting of ours has this name, or one lists it, or a library of ours reads it.
 pub(super) fn is_ours(name: &str) -> bool {
+    let read_besides =
+        ["DOG_STATSD_MOGRIFIER_", "OTEL_BSP_", "OTEL_EXPORTER_OTLP_", "OTEL_RESOURCE_ATTRIBUTES"];
     settings::table().iter().any(|row| row.name == name)
+        || read_besides.iter().any(|beginning| name.starts_with(beginning))
 }
 
 fn is_name(name: &str) -> bool {
