@@ -196,7 +196,7 @@ const SIZE_MAX: usize = 16 << 30;
 /// Bytes of memory.
 ///
 /// # Errors
-/// When it is no whole number from 0 to [`SIZE_MAX`].
+/// When it is no whole number from 0 to 16 GiB.
 pub fn size(text: &str) -> Result<usize, Want> {
     let size = text.parse().ok().filter(|size| *size <= SIZE_MAX);
     size.ok_or_else(|| format!("write a whole number of bytes from 0 to {SIZE_MAX}, such as 16777216"))

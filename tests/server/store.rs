@@ -28,7 +28,7 @@ async fn without_its_store_a_service_is_not_ready_and_it_becomes_so_by_itself() 
 
     redis.restart();
     service.until_health(ServingStatus::Serving).await;
-    assert!(service.get("/ready").1.ends_with(": OK\n"));
+    until("the store", async || service.get("/ready").1.ends_with(": OK\n")).await;
     assert_eq!(service.ask("user", "ann").await.unwrap().statuses[0].limit_remaining, 2);
 }
 
