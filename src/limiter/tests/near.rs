@@ -166,6 +166,8 @@ fn questions() -> impl Strategy<Value = Vec<(u64, Question)>> {
     let hits = prop_oneof![4 => Just(None), 1 => Just(Some((0, false))), 1 => (1..5_u64).prop_map(|hits| Some((hits, false))), 1 => Just(Some((1, true)))];
     let one = (0..KEYS.len(), hits, prop::option::weighted(0.1, 1..5_u32)).prop_map(|(key, hits, limit)| {
         let (hits, refund) = hits.map_or((None, false), |(hits, refund)| (Some(hits), refund));
+        // A bucket's counter is shared by both, and the store forgets it when it is whole by the one that wrote it last.
+        let limit = limit.filter(|_| !["bucket", "gcra"].contains(&KEYS[key]));
         let limit = limit.map(|requests| Override { requests, unit: 3 });
         Descriptor { hits, refund, limit, ..descriptor(&format!("{}=x", KEYS[key])) }
     });
