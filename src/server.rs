@@ -63,6 +63,7 @@ use crate::{
     },
 };
 use backend::Backend;
+pub(crate) use backend::redis_config;
 use health::Health;
 use listen::Listeners;
 use loading::Loader;
