@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! main thread (one runtime)                     thread 0..N (one runtime each)
-//!   gRPC listener ── accepted connections, round robin ──> HTTP/2, tonic, limiter
+//!   gRPC listener ── accepted connections, round robin ──> HTTP/2, limiter
 //!   HTTP and debug ports        ┐
 //!   health, signals             ┴── shared: rules, store, health, what is in flight
 //! ```
@@ -21,7 +21,9 @@
 
 mod backend;
 mod connection;
+mod http2;
 mod front;
+mod exchange;
 mod health;
 mod listen;
 mod unix;
@@ -63,7 +65,6 @@ use crate::{
     },
 };
 use backend::Backend;
-pub(crate) use backend::redis_config;
 use health::Health;
 use listen::Listeners;
 use loading::Loader;

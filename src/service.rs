@@ -12,6 +12,7 @@ pub mod headers;
 mod deadline;
 mod in_flight;
 pub(crate) mod metadata;
+pub(crate) mod unary;
 pub(crate) mod wire;
 
 use std::{
@@ -20,9 +21,12 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Instant,
 };
 
-use tonic::{Code, Request, Response, Status};
+use bytes::Bytes;
+use http::HeaderMap;
+use tonic::{Code, Status};
 
 pub use deadline::Deadline;
 pub use in_flight::{InFlight, Place};
@@ -31,12 +35,10 @@ use crate::{
     clock::Clock,
     limiter::{Answer, AskError, Limiter},
     metrics::Metrics,
-    proto::envoy::service::ratelimit::v3::{
-        RateLimitRequest, RateLimitResponse, rate_limit_response, rate_limit_service_server::RateLimitService,
-    },
+    proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response},
     settings::Answers,
     store::Store,
-    telemetry::spans::Spans,
+    telemetry::spans::{Asked, Spans},
 };
 
 /// The largest request that is read: 4 MiB, what gRPC implementations take by default. Envoy copies header values into
@@ -60,6 +62,21 @@ struct Shared<C, S> {
     metrics: Arc<Metrics>,
     spans: Option<Spans>,
     dice: Dice,
+}
+
+/// A call whose message may be on its way yet.
+#[derive(Debug)]
+pub struct Call {
+    arrived: Instant,
+    deadline: Deadline,
+    span: Option<Asked>,
+}
+
+impl Call {
+    /// Until when its caller waits.
+    pub fn deadline(&self) -> Deadline {
+        self.deadline
+    }
 }
 
 impl<C: Clock, S: Store> Service<C, S> {
@@ -110,25 +127,27 @@ impl<C: Clock, S: Store> Clone for Service<C, S> {
     }
 }
 
-#[tonic::async_trait]
-impl<C: Clock, S: Store> RateLimitService for Service<C, S> {
-    async fn should_rate_limit(
-        &self,
-        request: Request<RateLimitRequest>,
-    ) -> Result<Response<RateLimitResponse>, Status> {
-        let began = self.shared.clock.instant();
-        let deadline = match request.extensions().get() {
-            Some(deadline) => *deadline,
-            None => Deadline::of(request.metadata().as_ref(), began),
-        };
-        let mut span = self.shared.spans.as_ref().and_then(|spans| spans.begin(request.metadata().as_ref()));
-        let request = request.into_inner();
+impl<C: Clock, S: Store> Service<C, S> {
+    /// What is known of a call before its message is.
+    pub fn call(&self, headers: &HeaderMap) -> Call {
+        let arrived = self.shared.clock.instant();
+        let span = self.shared.spans.as_ref().and_then(|spans| spans.begin(headers));
+        Call { arrived, deadline: Deadline::of(headers, arrived), span }
+    }
+
+    /// ShouldRateLimit: from the bytes of a message to those of a frame.
+    ///
+    /// # Errors
+    /// When the bytes are no message, and those of [`status`].
+    pub async fn should_rate_limit(&self, message: Bytes, call: Call) -> Result<Bytes, Status> {
+        let Call { arrived, deadline, mut span } = call;
+        let request: RateLimitRequest = unary::decoded(message)?;
         if let Some(span) = &mut span {
             span.about(&request.domain, request.descriptors.len());
         }
         let asked = self.answer(request, deadline).await;
         if let Some(reference) = &self.shared.metrics.reference {
-            reference.called(self.shared.clock.instant().duration_since(began));
+            reference.called(self.shared.clock.instant().duration_since(arrived));
         }
         let answer = asked.map_err(|error| status(&error));
         if let Some(span) = span {
@@ -139,7 +158,12 @@ impl<C: Clock, S: Store> RateLimitService for Service<C, S> {
                 Err(status) => span.failed(status.code(), status.message()),
             }
         }
-        answer.map(Response::new)
+        answer.map(|response| unary::framed(&response))
+    }
+
+    /// Whether [`Service::should_rate_limit`] waits for nobody: its future is ready when it is polled first.
+    pub fn is_here(&self) -> bool {
+        self.shared.limiter.store().is_here()
     }
 }
 

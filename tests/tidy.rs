@@ -50,7 +50,7 @@ const PARTS: &[Part] = &[
 
     // 4: the edges. tonic and prost only here, in server, in cli and in rules/xds; axum only in admin.
     part(4, "proto",           "tonic"),
-    part(4, "service",         "bytes http prost_types serde_json tokio tonic"),
+    part(4, "service",         "bytes http prost prost_types serde_json tokio tonic"),
     part(4, "admin",           "axum bytes prost_types serde serde_json tokio"),
     part(4, "telemetry",       "prometheus_client tracing tracing_subscriber"),
     // A collector may speak gRPC.
@@ -59,7 +59,9 @@ const PARTS: &[Part] = &[
     part(4, "telemetry/collector", "hyper_rustls opentelemetry_http opentelemetry_otlp tokio_rustls tonic"),
 
     // 5: composition.
-    part(5, "server",          "arc_swap http hyper hyper_util socket2 tokio tokio_rustls tokio_stream tonic tonic_health tonic_reflection tower tracing"),
+    part(5, "server",          "arc_swap bytes h2 http hyper hyper_util socket2 tokio tokio_rustls tonic tonic_health tonic_reflection tower tracing"),
+    part(5, "server/http2",    "bytes futures_util h2 http tokio"),
+    part(5, "server/exchange", "bytes h2 http http_body tonic tracing"),
     part(5, "cli",             "bytes clap clap_complete http hyper_util prost prost_types serde serde_json tokio tokio_rustls tonic tower"),
     part(5, "cli/bench",       "bytes clap h2 hdrhistogram http hyper_rustls prost rand rand_distr rustix serde serde_json tokio tokio_rustls tonic"),
     part(5, "main",            "tollgate"),

@@ -34,7 +34,7 @@ impl Backend {
                 Ok(Self::Memory(MemoryStore::new(SystemClock, keys_max.get())))
             }
             settings::Backend::Redis(redis) => {
-                let store = RedisStore::new(&redis_config(redis, settings.store.timeout));
+                let store = RedisStore::new(&config(redis, settings.store.timeout));
                 Ok(Self::Redis(store.map_err(|error| Failure::usage(error.to_string()))?))
             }
         }
@@ -50,7 +50,7 @@ impl Backend {
 }
 
 /// The settings in the store's words.
-pub(crate) fn redis_config(redis: &settings::Redis, timeout: Duration) -> RedisConfig {
+fn config(redis: &settings::Redis, timeout: Duration) -> RedisConfig {
     let per_second = redis.per_second.as_ref().map(|server| Box::new(server_config(server, timeout)));
     RedisConfig { per_second, ..server_config(&redis.main, timeout) }
 }
@@ -83,7 +83,8 @@ impl Store for Backend {
     async fn spend(&self, charges: &[Charge], within: Duration) -> Result<Decision, StoreError> {
         match self {
             Self::Memory(store) => store.spend(charges, within).await,
-            Self::Redis(store) => store.spend(charges, within).await,
+            // Its future is large: in a box it makes that of a request small, which is moved several times.
+            Self::Redis(store) => Box::pin(store.spend(charges, within)).await,
         }
     }
 

@@ -1,12 +1,11 @@
 //! A gRPC connection that has to say something.
 //!
-//! Below HTTP/2 a connection can be open and silent for ever: before the client's preface hyper has no timeout, no
+//! Below HTTP/2 a connection can be open and silent for ever: before the client's preface h2 has no timeout, no
 //! keepalive and no way to end gracefully. So a client who connects and says nothing would keep a file descriptor as
 //! long as it likes, and a process from ending. Here it has [`PREFACE_WITHIN`] for the preface, and less when the process
 //! ends. Afterwards HTTP/2's own keepalive watches over it.
 //!
-//! A connection may also be told to end in time (see [`Connection::cut_after`]), whatever its client does, and tells when it
-//! is gone.
+//! A connection may also be told to end in time (see [`Connection::cut_after`]), whatever its client does.
 //!
 //! The handshake of TLS, where that is spoken, is a part of that time, and of the connection's own task: it happens
 //! below the first read or write, so one that takes long holds up nobody else.
@@ -20,11 +19,10 @@ use std::{
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    sync::{oneshot, watch},
+    sync::watch,
     time::Sleep,
 };
 use tokio_rustls::{Accept, TlsAcceptor, server::TlsStream};
-use tonic::transport::server::Connected;
 
 use super::socket::{Peer, Socket};
 
@@ -34,7 +32,7 @@ const PREFACE_WITHIN: Duration = Duration::from_secs(10);
 /// `PRI * HTTP/2.0 …` of RFC 9113, 3.4.
 const PREFACE_BYTES: usize = 24;
 
-/// A connection as tonic takes it.
+/// A connection, from its handshake to its end.
 pub(super) struct Connection {
     stream: Stream,
     peer: Peer,
@@ -42,8 +40,6 @@ pub(super) struct Connection {
     silence: Option<Silence>,
     /// When it is cut.
     cut: Option<Pin<Box<Sleep>>>,
-    /// Dropped with it.
-    gone: Option<oneshot::Sender<()>>,
 }
 
 enum Stream {
@@ -76,13 +72,7 @@ impl Connection {
             Some(tls) => Stream::Handshake(Box::new(tls.accept(socket))),
             None => Stream::Plain(socket),
         };
-        Self {
-            stream,
-            peer,
-            silence: Some(Silence { heard: 0, ends: Box::pin(ends) }),
-            cut: None,
-            gone: None,
-        }
+        Self { stream, peer, silence: Some(Silence { heard: 0, ends: Box::pin(ends) }), cut: None }
     }
 
     /// From then on reading and writing fail instead of waiting.
@@ -90,13 +80,6 @@ impl Connection {
     pub(super) fn cut_after(mut self, age: Option<Duration>) -> Self {
         self.cut = age.map(|age| Box::pin(tokio::time::sleep(age)));
         self
-    }
-
-    /// What ends when the connection is gone.
-    pub(super) fn gone(&mut self) -> oneshot::Receiver<()> {
-        let (gone, end) = oneshot::channel();
-        self.gone = Some(gone);
-        end
     }
 
     /// What is waited for is waited for until the cut.
@@ -198,10 +181,4 @@ impl AsyncWrite for Connection {
             Stream::Tls(stream) => Pin::new(&mut **stream).poll_shutdown(cx),
         }
     }
-}
-
-impl Connected for Connection {
-    type ConnectInfo = ();
-
-    fn connect_info(&self) {}
 }

@@ -5,189 +5,274 @@
 //!
 //! **Defects.** A panic ends its request with INTERNAL, and neither its connection nor the others on it.
 //!
-//! The one method that matters is recognised here by its path, without a router.
+//! The one method that matters is recognised here by its path and answered without a router. Where it waits for nothing
+//! (its message has come, a place is free, budgets are in this process) it is answered on the spot.
 
 use std::{
-    convert::Infallible,
+    future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
-    pin::{Pin, pin},
+    pin::pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
 };
 
-use http::{Request, Response};
+use bytes::Bytes;
+use h2::{RecvStream, server::SendResponse};
+use http::{HeaderMap, Request};
 use tonic::{Status, body::Body, service::Routes};
-use tower::Service;
+use tower::Service as _;
 
+use super::{
+    backend::Backend,
+    exchange::{self, Message, Received},
+    http2::{Asked, Waiting},
+};
 use crate::{
     clock::{Clock, SystemClock},
     metrics::Metrics,
-    service::{BUSY, Deadline, InFlight},
+    service::{BUSY, Call, Deadline, InFlight, Place, Service},
 };
 
-/// The path of every method of the rate limit service.
-const ASKED: &str = "/envoy.service.ratelimit.v3.RateLimitService/";
+/// The path of the one method that matters.
+const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// The rate limit service `I` with its bound, and other services without.
-#[derive(Clone, Debug)]
-pub(super) struct Front<I> {
-    asked: I,
+/// What answers ShouldRateLimit.
+pub(super) trait Limits: Send + Sync + 'static {
+    /// What is known of a call before its message is.
+    type Call: Send;
+
+    /// A call with these headers arrives.
+    fn call(&self, headers: &HeaderMap) -> (Self::Call, Deadline);
+
+    /// From the bytes of a message to those of a frame.
+    fn ask(&self, message: Bytes, call: Self::Call) -> impl Future<Output = Result<Bytes, Status>> + Send;
+
+    /// Whether [`Limits::ask`] waits for nobody: its future is ready when it is polled first.
+    fn is_here(&self) -> bool;
+}
+
+impl Limits for Service<SystemClock, Backend> {
+    type Call = Call;
+
+    fn call(&self, headers: &HeaderMap) -> (Call, Deadline) {
+        let call = self.call(headers);
+        let deadline = call.deadline();
+        (call, deadline)
+    }
+
+    fn ask(&self, message: Bytes, call: Call) -> impl Future<Output = Result<Bytes, Status>> + Send {
+        self.should_rate_limit(message, call)
+    }
+
+    fn is_here(&self) -> bool {
+        self.is_here()
+    }
+}
+
+/// Limits with their bound, and other services without.
+#[derive(Debug)]
+pub(super) struct Front<L> {
+    bounded: Arc<Bounded<L>>,
     others: Routes,
+}
+
+#[derive(Debug)]
+struct Bounded<L> {
+    limits: L,
     in_flight: InFlight,
     metrics: Arc<Metrics>,
 }
 
-impl<I> Front<I> {
+impl<L> Clone for Front<L> {
+    fn clone(&self) -> Self {
+        Self { bounded: Arc::clone(&self.bounded), others: self.others.clone() }
+    }
+}
+
+impl<L: Limits> Front<L> {
     /// `in_flight` is shared by all threads, and by `/json`.
-    pub(super) fn new(asked: I, others: Routes, in_flight: InFlight, metrics: Arc<Metrics>) -> Self {
-        Self { asked, others, in_flight, metrics }
-    }
-}
-
-impl<I> Service<Request<Body>> for Front<I>
-where
-    I: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
-    I::Future: Send,
-{
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        // Both services behind are ready always: generated ones by construction, a router likewise.
-        Poll::Ready(Ok(()))
+    pub(super) fn new(limits: L, others: Routes, in_flight: InFlight, metrics: Arc<Metrics>) -> Self {
+        Self { bounded: Arc::new(Bounded { limits, in_flight, metrics }), others }
     }
 
-    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        if !request.uri().path().starts_with(ASKED) {
-            let answer = self.others.call(request);
-            return Box::pin(caught(answer));
+    /// Answers, or returns what will have answered when it is done.
+    pub(super) fn answer(&mut self, (request, mut respond): Asked, cx: &mut Context<'_>) -> Option<Waiting> {
+        if request.uri().path() == SHOULD_RATE_LIMIT {
+            return self.limit(request, respond, cx);
         }
-        // From here on, and not from when the message was read and its turn has come.
-        let deadline = Deadline::of(request.headers(), SystemClock.instant());
-        request.extensions_mut().insert(deadline);
-        let mut asked = self.asked.clone();
-        match self.in_flight.try_enter() {
-            Some(place) => Box::pin(async move {
-                let answer = caught(asked.call(request)).await;
-                drop(place);
-                answer
-            }),
-            None => {
-                let (in_flight, metrics) = (self.in_flight.clone(), Arc::clone(&self.metrics));
-                Box::pin(waited(asked, request, deadline, in_flight, metrics))
+        let answer = self.others.call(request.map(|body| Body::new(Received(body))));
+        let answer = caught(async { answer.await.map_err(|never| match never {}) });
+        Some(Box::pin(async move {
+            if let Some(answer) = exchange::unless_reset(&mut respond, answer).await {
+                exchange::pass_on(&mut respond, answer.unwrap_or_else(Status::into_http)).await;
             }
+        }))
+    }
+
+    fn limit(
+        &self,
+        request: Request<RecvStream>,
+        mut respond: SendResponse<Bytes>,
+        cx: &mut Context<'_>,
+    ) -> Option<Waiting> {
+        // From here on, and not from when the message was read and its turn has come.
+        let (call, deadline) = self.bounded.limits.call(request.headers());
+        let mut message = match Message::of(request) {
+            Ok(message) => message,
+            Err(status) => {
+                exchange::answer(&mut respond, Err(status));
+                return None;
+            }
+        };
+        let place = self.bounded.in_flight.try_enter();
+        if place.is_some()
+            && self.bounded.limits.is_here()
+            && let Poll::Ready(message) = message.poll(cx)
+        {
+            let answer = message.and_then(|message| at_once(|| self.bounded.limits.ask(message, call)));
+            exchange::answer(&mut respond, answer);
+            return None;
         }
+        let bounded = Arc::clone(&self.bounded);
+        Some(Box::pin(async move {
+            let answer = caught(bounded.limit(place, message.whole(), call, deadline));
+            if let Some(answer) = exchange::unless_reset(&mut respond, answer).await {
+                exchange::answer(&mut respond, answer);
+            }
+        }))
     }
 }
 
-/// Waits for others to end, as long as the caller waits.
-async fn waited<I>(
-    mut asked: I,
-    request: Request<Body>,
-    deadline: Deadline,
-    in_flight: InFlight,
-    metrics: Arc<Metrics>,
-) -> Result<Response<Body>, Infallible>
+impl<L: Limits> Bounded<L> {
+    /// Waits for a place where there is none, for the message and for the answer: as long as the caller waits.
+    async fn limit(
+        &self,
+        place: Option<Place>,
+        message: impl Future<Output = Result<Bytes, Status>>,
+        call: L::Call,
+        deadline: Deadline,
+    ) -> Result<Bytes, Status> {
+        let left = || deadline.left(SystemClock.instant());
+        let place = match place {
+            Some(place) => Some(place),
+            None => self.in_flight.enter(left()).await,
+        };
+        let Some(_place) = place else {
+            self.metrics.answered.unavailable.inc();
+            return Err(Status::unavailable(BUSY));
+        };
+        let message = tokio::time::timeout(left(), message).await;
+        self.limits.ask(message.map_err(|_| Status::cancelled("Timeout expired"))??, call).await
+    }
+}
+
+/// What is ready when it is polled first, or INTERNAL in place of a panic.
+fn at_once<F>(answer: impl FnOnce() -> F) -> Result<Bytes, Status>
 where
-    I: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+    F: Future<Output = Result<Bytes, Status>>,
 {
-    let left = deadline.left(SystemClock.instant());
-    let Some(place) = in_flight.enter(left).await else {
-        metrics.answered.unavailable.inc();
-        return Ok(Status::unavailable(BUSY).into_http());
-    };
-    let answer = caught(asked.call(request)).await;
-    drop(place);
-    answer
+    let polled =
+        catch_unwind(AssertUnwindSafe(|| pin!(answer()).poll(&mut Context::from_waker(Waker::noop()))));
+    match polled {
+        Ok(Poll::Ready(answer)) => answer,
+        Ok(Poll::Pending) | Err(_) => Err(defect()),
+    }
 }
 
 /// The answer, or INTERNAL in place of a panic. Whatever the panicking code held is dropped with it; shared state is
 /// behind locks that decide themselves what a panic means to them.
-async fn caught(
-    answer: impl Future<Output = Result<Response<Body>, Infallible>>,
-) -> Result<Response<Body>, Infallible> {
+async fn caught<T>(answer: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
     let mut answer = pin!(answer);
     std::future::poll_fn(|context| {
         let polled = catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(context)));
-        polled.unwrap_or_else(|_| {
-            let status =
-                Status::internal("a defect ended this request; the log of the rate limit service says where");
-            Poll::Ready(Ok(status.into_http()))
-        })
+        polled.unwrap_or_else(|_| Poll::Ready(Err(defect())))
     })
     .await
+}
+
+fn defect() -> Status {
+    Status::internal("a defect ended this request; the log of the rate limit service says where")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::num::NonZeroUsize;
+    use std::{
+        future::{pending, ready},
+        num::NonZeroUsize,
+        time::Duration,
+    };
     use tokio::sync::{mpsc, oneshot};
     use tonic::Code;
 
+    use super::super::http2;
+
     /// Answers when its test says so. To be dropped without a word is a defect.
-    #[derive(Clone)]
     struct Told(mpsc::UnboundedSender<oneshot::Sender<()>>);
 
-    impl Service<Request<Body>> for Told {
-        type Response = Response<Body>;
-        type Error = Infallible;
-        type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+    impl Limits for Told {
+        type Call = ();
 
-        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-            Poll::Ready(Ok(()))
+        fn call(&self, headers: &HeaderMap) -> ((), Deadline) {
+            ((), Deadline::of(headers, SystemClock.instant()))
         }
 
-        fn call(&mut self, _: Request<Body>) -> Self::Future {
+        async fn ask(&self, message: Bytes, (): ()) -> Result<Bytes, Status> {
             let (answer, told) = oneshot::channel();
             self.0.send(answer).unwrap();
-            Box::pin(async move {
-                told.await.expect("this test wants a panic");
-                Ok(Status::ok("").into_http())
-            })
+            told.await.expect("this test wants a panic");
+            Ok(message)
+        }
+
+        fn is_here(&self) -> bool {
+            false
         }
     }
 
-    fn front(in_flight_max: usize) -> (Front<Told>, mpsc::UnboundedReceiver<oneshot::Sender<()>>) {
+    fn front(in_flight_max: usize) -> (Arc<Bounded<Told>>, mpsc::UnboundedReceiver<oneshot::Sender<()>>) {
         let (send, asked) = mpsc::unbounded_channel();
-        let bound = InFlight::new(NonZeroUsize::new(in_flight_max).unwrap());
-        (Front::new(Told(send), Routes::default().prepare(), bound, Metrics::new()), asked)
+        let in_flight = InFlight::new(NonZeroUsize::new(in_flight_max).unwrap());
+        (Arc::new(Bounded { limits: Told(send), in_flight, metrics: Metrics::new() }), asked)
     }
 
-    fn request(path: &str, timeout: &str) -> Request<Body> {
-        let request = Request::builder().uri(path).header("grpc-timeout", timeout);
-        request.body(Body::empty()).unwrap()
+    fn ask(front: &Arc<Bounded<Told>>, timeout: Duration) -> tokio::task::JoinHandle<Code> {
+        let front = Arc::clone(front);
+        let deadline = Deadline::after(timeout, SystemClock.instant());
+        let place = front.in_flight.try_enter();
+        tokio::spawn(async move {
+            let answer = front.limit(place, ready(Ok(Bytes::new())), (), deadline);
+            caught(answer).await.map_or_else(|status| status.code(), |_| Code::Ok)
+        })
     }
 
-    fn ask(front: &mut Front<Told>, timeout: &str) -> tokio::task::JoinHandle<Code> {
-        let answer = front.call(request(&format!("{ASKED}ShouldRateLimit"), timeout));
-        tokio::spawn(async { code(&answer.await.unwrap()) })
-    }
-
-    fn code(response: &Response<Body>) -> Code {
-        Status::from_header_map(response.headers()).map_or(Code::Ok, |status| status.code())
-    }
+    const LONG: Duration = Duration::from_secs(10);
 
     #[tokio::test]
     async fn a_panic_ends_its_request_with_internal_and_gives_its_place_back() {
-        let (mut front, mut asked) = front(1);
-        let first = ask(&mut front, "10S");
+        let (front, mut asked) = front(1);
+        let first = ask(&front, LONG);
         drop(asked.recv().await.unwrap());
         assert_eq!(first.await.unwrap(), Code::Internal);
 
-        let second = ask(&mut front, "10S");
+        let second = ask(&front, LONG);
         asked.recv().await.unwrap().send(()).unwrap();
         assert_eq!(second.await.unwrap(), Code::Ok);
     }
 
+    #[test]
+    fn a_panic_on_the_spot_is_internal_too() {
+        let panics = || async { panic!("this test wants a panic") };
+        assert_eq!(at_once(panics).unwrap_err().code(), Code::Internal);
+        assert_eq!(at_once(|| ready(Ok(Bytes::from_static(b"answer")))).unwrap(), "answer");
+    }
+
     #[tokio::test]
     async fn beyond_the_bound_requests_wait_for_their_turn_and_not_past_their_deadline() {
-        let (mut front, mut asked) = front(1);
-        let first = ask(&mut front, "10S");
+        let (front, mut asked) = front(1);
+        let first = ask(&front, LONG);
         let first_told = asked.recv().await.unwrap();
-        let patient = ask(&mut front, "10S");
-        let hurried = ask(&mut front, "1m");
+        let patient = ask(&front, LONG);
+        let hurried = ask(&front, Duration::from_millis(1));
         assert_eq!(hurried.await.unwrap(), Code::Unavailable);
         assert!(asked.try_recv().is_err(), "the patient one waits");
 
@@ -200,20 +285,39 @@ mod tests {
 
     #[tokio::test]
     async fn health_does_not_wait_behind_requests() {
-        let (mut front, mut asked) = front(1);
-        let _first = ask(&mut front, "10S");
-        let _told = asked.recv().await.unwrap();
-        let health = front.call(request("/grpc.health.v1.Health/Check", "10S")).await.unwrap();
+        let (bounded, mut asked) = front(1);
+        let mut front = Front { bounded, others: Routes::default().prepare() };
+        let (client, server) = tokio::io::duplex(1 << 16);
+        tokio::spawn(http2::serve(server, move |asked, cx| front.answer(asked, cx), pending()));
+        let (mut client, connection) = h2::client::handshake(client).await.unwrap();
+        tokio::spawn(connection);
+        let mut ask = |path: &str| {
+            let request = Request::post(format!("http://tollgate{path}")).body(()).unwrap();
+            let (answer, mut body) = client.send_request(request, false).unwrap();
+            body.send_data(Bytes::from_static(&[0; 5]), true).unwrap();
+            answer
+        };
+        let first = ask(SHOULD_RATE_LIMIT);
+        let told = asked.recv().await.unwrap();
+        let second = ask(SHOULD_RATE_LIMIT);
         // Nobody serves it in this test; what counts is that it was answered.
-        assert_eq!(code(&health), Code::Unimplemented);
+        let health = ask("/grpc.health.v1.Health/Check").await.unwrap();
+        assert_eq!(Status::from_header_map(health.headers()).unwrap().code(), Code::Unimplemented);
+        assert!(asked.try_recv().is_err(), "the second one waits");
+        told.send(()).unwrap();
+        assert_eq!(first.await.unwrap().headers()["content-type"], "application/grpc");
+        asked.recv().await.unwrap().send(()).unwrap();
+        assert!(second.await.is_ok());
     }
 
     #[tokio::test]
     async fn a_caller_who_goes_away_gives_the_place_back() {
-        let (mut front, mut asked) = front(1);
-        let gone = front.call(request(&format!("{ASKED}ShouldRateLimit"), "10S"));
-        drop(gone);
-        let next = ask(&mut front, "10S");
+        let (front, mut asked) = front(1);
+        let gone = ask(&front, LONG);
+        let _told = asked.recv().await.unwrap();
+        gone.abort();
+        assert!(gone.await.unwrap_err().is_cancelled());
+        let next = ask(&front, LONG);
         asked.recv().await.unwrap().send(()).unwrap();
         assert_eq!(next.await.unwrap(), Code::Ok);
     }

@@ -18,8 +18,7 @@ use tokio::{
     },
     task::JoinSet,
 };
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::{service::Routes, transport::Server};
+use tonic::service::Routes;
 use tonic_health::{pb::health_server::HealthServer, server::HealthService};
 
 use super::{
@@ -28,32 +27,23 @@ use super::{
     connection::Connection,
     front::Front,
     health::Health,
+    http2,
     socket::{Accepted, Socket},
     tls::Tls,
 };
 use crate::{
     clock::SystemClock,
     metrics::Metrics,
-    proto::{self, envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer},
-    service::{InFlight, MESSAGE_MAX_BYTES, Service},
+    proto,
+    service::{InFlight, Service},
     settings::{GrpcAge, Settings},
 };
 
 /// Connections that wait for their thread: as many as arrive while it is at work for a moment.
 const CONNECTIONS_WAITING_MAX: usize = 256;
 
-/// Requests on one connection at a time. An Envoy has a connection for each of its threads and opens no second one
-/// before this is reached; hyper's default of 200 would make it queue.
-const STREAMS_MAX: u32 = 4096;
-
-/// A connection that is idle for so long is asked whether it still lives; proxies between cut idle ones without a word.
-const KEEPALIVE_EVERY: Duration = Duration::from_secs(60);
-
-/// How long it has to answer.
-const KEEPALIVE_WITHIN: Duration = Duration::from_secs(20);
-
 /// The service that each thread serves.
-type Asked = RateLimitServiceServer<Service<SystemClock, Backend>>;
+type Limits = Service<SystemClock, Backend>;
 
 /// The threads, at work.
 #[derive(Debug)]
@@ -78,13 +68,12 @@ impl Workers {
         tls: Option<&Tls>,
     ) -> Result<(Self, Dealer), Failure> {
         let threads = settings.threads.get();
-        let asked = RateLimitServiceServer::new(service.clone()).max_decoding_message_size(MESSAGE_MAX_BYTES);
         let (send_ended, ended) = mpsc::channel(threads);
         let open = watch::Sender::new(());
         let mut queues = Vec::with_capacity(threads);
         for number in 0..threads {
             let (queue, connections) = mpsc::channel(CONNECTIONS_WAITING_MAX);
-            let front = Front::new(asked.clone(), others(health)?, in_flight.clone(), Arc::clone(metrics));
+            let front = Front::new(service.clone(), others(health)?, in_flight.clone(), Arc::clone(metrics));
             let (send_ended, limiter) = (send_ended.clone(), Arc::clone(limiter));
             let shared =
                 Shared { open: open.subscribe(), tls: tls.cloned(), age: settings.listen.grpc_age, front };
@@ -139,7 +128,7 @@ struct Shared {
     open: watch::Receiver<()>,
     tls: Option<Tls>,
     age: GrpcAge,
-    front: Front<Asked>,
+    front: Front<Limits>,
 }
 
 /// One thread's life.
@@ -148,10 +137,6 @@ fn work(limiter: &Served, mut connections: mpsc::Receiver<Accepted>, shared: &Sh
         .enable_all()
         .build()
         .map_err(|error| error.to_string())?;
-    let server = Server::builder()
-        .max_concurrent_streams(STREAMS_MAX)
-        .http2_keepalive_interval(Some(KEEPALIVE_EVERY))
-        .http2_keepalive_timeout(Some(KEEPALIVE_WITHIN));
     runtime.block_on(async {
         limiter.store().join();
         let mut served = JoinSet::new();
@@ -159,7 +144,7 @@ fn work(limiter: &Served, mut connections: mpsc::Receiver<Accepted>, shared: &Sh
             tokio::select! {
                 connection = connections.recv() => match connection {
                     Some(connection) => match connection.here() {
-                        Ok(connection) => drop(served.spawn(shared.serve(server.clone(), connection))),
+                        Ok(connection) => drop(served.spawn(shared.serve(connection))),
                         Err(error) => tracing::warn!("a connection is lost: {error}"),
                     },
                     None => break,
@@ -174,21 +159,12 @@ fn work(limiter: &Served, mut connections: mpsc::Receiver<Accepted>, shared: &Sh
 
 impl Shared {
     /// Serves a connection until it is gone.
-    fn serve(&self, server: Server, connection: Socket) -> impl Future<Output = ()> + Send + use<> {
+    fn serve(&self, connection: Socket) -> impl Future<Output = ()> + Send + use<> {
         let told = self.age.told.map(|age| jittered(age, RandomState::new().build_hasher().finish()));
         let cut = told.and_then(|told| Some(told + self.age.grace?));
         let tls = self.tls.as_ref().map(Tls::acceptor);
-        let mut connection = Connection::new(connection, tls, self.open.clone()).cut_after(cut);
-        let (mut open, front, gone) = (self.open.clone(), self.front.clone(), connection.gone());
-        let (send, incoming) = mpsc::channel(1);
-        let _ = send.try_send(Ok::<_, io::Error>(connection));
-        // That a signal is given at all makes tonic send a GOAWAY when `incoming` ends. Its own `max_connection_age` has
-        // one age for all, which would make all return together, and sends none where there is a grace.
-        let serving = server.serve_with_incoming_shutdown(
-            front,
-            ReceiverStream::new(incoming),
-            future::pending::<()>(),
-        );
+        let connection = Connection::new(connection, tls, self.open.clone()).cut_after(cut);
+        let (mut open, mut front) = (self.open.clone(), self.front.clone());
         let told = async move {
             let age = async {
                 match told {
@@ -197,15 +173,13 @@ impl Shared {
                 }
             };
             tokio::select! {
-                _ = gone => {}
                 _ = open.changed() => {}
                 () = age => {}
             }
-            drop(send);
         };
         async move {
-            let (ended, ()) = tokio::join!(serving, told);
-            if let Err(error) = ended {
+            let served = http2::serve(connection, move |asked, cx| front.answer(asked, cx), told);
+            if let Err(error) = served.await {
                 tracing::debug!("a connection ended: {error}");
             }
         }

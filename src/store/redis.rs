@@ -61,7 +61,6 @@ mod breaker;
 mod dial;
 mod tls;
 mod error;
-pub mod doctor;
 
 use std::{
     sync::{

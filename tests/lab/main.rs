@@ -30,6 +30,3 @@ mod single;
 mod outage;
 mod network;
 mod access;
-mod shards;
-mod trio;
-mod doctor;
