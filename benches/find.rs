@@ -8,14 +8,14 @@
 //!
 //! `cargo bench --bench find`
 
+#[path = "support/allocations.rs"]
+mod allocations;
+
 use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    collections::BTreeMap,
-    fmt::Write,
-    hint::black_box,
-    sync::atomic::{AtomicIsize, AtomicUsize, Ordering::Relaxed},
-    time::Duration,
+    collections::BTreeMap, fmt::Write, hint::black_box, sync::atomic::Ordering::Relaxed, time::Duration,
 };
+
+use allocations::{CALLS, LIVE};
 
 use bytes::Bytes;
 use tollgate::{
@@ -36,35 +36,6 @@ const SLICES: usize = 500;
 /// What callers are called.
 const KNOWN: &str = "tenant";
 const UNKNOWN: &str = "nobody";
-
-/// Counts what is allocated, and how often.
-struct Counting;
-
-static LIVE: AtomicIsize = AtomicIsize::new(0);
-static CALLS: AtomicUsize = AtomicUsize::new(0);
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-#[expect(
-    unsafe_code,
-    reason = "the trait is unsafe; every call goes on to the system's allocator as it came"
-)]
-// SAFETY: System keeps the contract; counting touches no memory that it hands out.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        CALLS.fetch_add(1, Relaxed);
-        LIVE.fetch_add(layout.size().cast_signed(), Relaxed);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size().cast_signed(), Relaxed);
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
 
 fn main() {
     let (few, many) = (load(FEW), load(MANY));

@@ -8,6 +8,7 @@
 //! | `call ADDR DOMAIN ...` | 0 allowed, 1 refused, 2 no answer |
 //! | `bench ADDR DOMAIN ...`, `bench compare A B DOMAIN ...` | 0 all answered, 2 no service, or not all answered |
 //! | `migrate DIR` | 0 nothing to do, 1 something differs, 2 something cannot be taken over |
+//! | `doctor URL` | 0 fine, 1 something to mend, 2 not reached |
 //! | `schema`, `completions SHELL` | 0 |
 //! | a wrong flag, setting or path | 64, one line on stderr |
 //!
@@ -24,6 +25,7 @@ mod connect;
 mod call;
 mod bench;
 mod migrate;
+mod doctor;
 
 use std::{ffi::OsString, process::ExitCode};
 
@@ -71,6 +73,8 @@ enum Command {
     Bench(Box<bench::BenchArgs>),
     /// Tell what changes for a deployment of envoyproxy/ratelimit, or translate limitador's limits
     Migrate(migrate::MigrateArgs),
+    /// Tell what is wrong with a store, and how to mend it
+    Doctor(Box<doctor::DoctorArgs>),
     /// Print the JSON Schema of rule files, for editors
     Schema,
     /// Print completions for a shell: source <(tollgate completions bash)
@@ -127,6 +131,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
         Command::Bench(args) => print(|terminal| bench::run(&args, terminal)),
         Command::Migrate(args) => print(|terminal| migrate::run(&args, terminal)),
+        Command::Doctor(args) => print(|terminal| doctor::run(&args, terminal)),
         Command::Schema => print(|terminal| {
             terminal.line(SCHEMA.trim_end());
             Ok(0)

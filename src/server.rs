@@ -65,6 +65,7 @@ use crate::{
     },
 };
 use backend::Backend;
+pub(crate) use backend::redis_config;
 use health::Health;
 use listen::Listeners;
 use loading::Loader;

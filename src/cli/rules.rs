@@ -112,6 +112,17 @@ impl<S> Picked<S> {
     }
 }
 
+impl<S: Subset> Picked<S> {
+    /// The same with one that was named otherwise.
+    ///
+    /// # Errors
+    /// A setting that is wrong.
+    pub(super) fn compile_with(&self, name: &str, value: &str) -> Result<Settings, Failure> {
+        let raw = self.raw.clone().with(name, value);
+        Settings::compile(&raw).map_err(|why| Failure::usage(why.to_string()))
+    }
+}
+
 impl<S> Clone for Picked<S> {
     fn clone(&self) -> Self {
         Self { raw: self.raw.clone(), of: PhantomData }

@@ -34,7 +34,7 @@ impl Backend {
                 Ok(Self::Memory(MemoryStore::new(SystemClock, keys_max.get())))
             }
             settings::Backend::Redis(redis) => {
-                let store = RedisStore::new(&config(redis, settings.store.timeout));
+                let store = RedisStore::new(&redis_config(redis, settings.store.timeout));
                 Ok(Self::Redis(store.map_err(|error| Failure::usage(error.to_string()))?))
             }
         }
@@ -50,7 +50,7 @@ impl Backend {
 }
 
 /// The settings in the store's words.
-fn config(redis: &settings::Redis, timeout: Duration) -> RedisConfig {
+pub(crate) fn redis_config(redis: &settings::Redis, timeout: Duration) -> RedisConfig {
     let per_second = redis.per_second.as_ref().map(|server| Box::new(server_config(server, timeout)));
     RedisConfig { per_second, ..server_config(&redis.main, timeout) }
 }

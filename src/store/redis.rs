@@ -61,6 +61,7 @@ mod breaker;
 mod dial;
 mod tls;
 mod error;
+pub mod doctor;
 
 use std::{
     sync::{

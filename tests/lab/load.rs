@@ -4,6 +4,7 @@
 //! users do and what makes queues grow. It runs on a thread of its own, so a test reads as a list of what happens.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -74,10 +75,14 @@ impl Answer {
     }
 }
 
+/// Failures in the service's words, and how many.
+type Words = BTreeMap<String, usize>;
+
 /// A load that goes on until it is [ended](Self::end).
 pub(crate) struct Load {
     began: Instant,
     book: Arc<Mutex<Vec<Asked>>>,
+    words: Arc<Mutex<Words>>,
     ended: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -85,15 +90,20 @@ pub(crate) struct Load {
 impl Load {
     /// All counters in turn, so many a second.
     pub(crate) fn start(service: &Service, rate: u32) -> Self {
-        let (book, ended) = (Arc::<Mutex<Vec<Asked>>>::default(), Arc::<AtomicBool>::default());
         let began = SystemClock.instant();
-        let load =
-            run(service.grpc.clone(), service.counters.clone(), rate, began, book.clone(), ended.clone());
+        let mut load =
+            Self { began, book: Arc::default(), words: Arc::default(), ended: Arc::default(), thread: None };
+        let run = run(service.grpc.clone(), service.counters.clone(), rate, load.shared());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let thread = thread::spawn(move || runtime.block_on(load));
-        let load = Self { began, book, ended, thread: Some(thread) };
+        load.thread = Some(thread::spawn(move || runtime.block_on(run)));
         until("the load begins", || !load.book().is_empty());
         load
+    }
+
+    /// The same without the thread.
+    fn shared(&self) -> Self {
+        let (book, words, ended) = (self.book.clone(), self.words.clone(), self.ended.clone());
+        Self { began: self.began, book, words, ended, thread: None }
     }
 
     /// Since it began.
@@ -131,96 +141,105 @@ impl Load {
     }
 
     /// Stops asking, waits for what is still to be answered, and gives the whole book, in the order of asking.
+    ///
+    /// Failures are printed: a test that wanted none says only how many there were.
     pub(crate) fn end(mut self) -> Vec<Asked> {
-        self.stop();
-        let mut book = self.book();
-        book.sort_by_key(|asked| asked.at);
-        book
-    }
-
-    fn stop(&mut self) {
         self.ended.store(true, Ordering::SeqCst);
         if let Some(thread) = self.thread.take() {
             thread.join().expect("the load does not panic");
         }
+        for (words, n) in self.words.lock().unwrap().iter() {
+            println!("{n} x {words}");
+        }
+        let mut book = self.book();
+        book.sort_by_key(|asked| asked.at);
+        book
     }
 }
 
 impl Drop for Load {
     fn drop(&mut self) {
-        self.ended.store(true, Ordering::SeqCst);
+        // A handle of the running load's own is none of the test's.
+        if self.thread.is_some() {
+            self.ended.store(true, Ordering::SeqCst);
+        }
     }
 }
 
-async fn run(
-    grpc: String,
-    counters: Vec<Counter>,
-    rate: u32,
-    began: Instant,
-    book: Arc<Mutex<Vec<Asked>>>,
-    ended: Arc<AtomicBool>,
-) {
-    let client = connect(&grpc).await;
+async fn run(grpc: String, counters: Vec<Counter>, rate: u32, load: Load) {
+    let (client, load) = (connect(&grpc).await, Arc::new(load));
     let mut ticks = tokio::time::interval(Duration::from_secs(1) / rate);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let mut asking = JoinSet::new();
     let mut next = 0;
-    while !ended.load(Ordering::SeqCst) {
+    while !load.ended.load(Ordering::SeqCst) {
         ticks.tick().await;
         while asking.len() >= WAITING_MAX {
             asking.join_next().await;
         }
         let counter = next % counters.len();
         next += 1;
-        let (mut client, request, book) = (client.clone(), request(&counters[counter]), book.clone());
+        let (mut client, request, load) = (client.clone(), request(&counters[counter]), load.clone());
         asking.spawn(async move {
             let at = SystemClock.instant();
             let answer = ask(&mut client, request).await;
             let took = SystemClock.instant() - at;
-            book.lock().unwrap().push(Asked { at: at - began, took, counter, answer });
+            let answer = answer.unwrap_or_else(|why| {
+                *load.words.lock().unwrap().entry(why).or_default() += 1;
+                Answer::Failed
+            });
+            load.book.lock().unwrap().push(Asked { at: at - load.began, took, counter, answer });
         });
         while asking.try_join_next().is_some() {}
     }
     asking.join_all().await;
 }
 
-/// Asks each counter until it refuses, and says how often each granted. Failures are asked again: what a drain cannot
-/// learn it cannot judge.
-pub(crate) fn drain(service: &Service) -> Vec<u32> {
+/// What a drain has learned of a counter.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Drained {
+    pub(crate) granted: u32,
+    /// Had no answer of the store; each may have been spent.
+    pub(crate) unknown: u32,
+}
+
+/// Asks each of these counters until it refuses. Failures are asked again: what a drain cannot learn it cannot judge.
+pub(crate) fn drain(service: &Service, counters: impl Fn(&Counter) -> bool) -> Vec<Drained> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let client = connect(&service.grpc).await;
-        let mut granted = vec![0; service.counters.len()];
-        let mut left: Vec<usize> = (0..granted.len()).collect();
+        let mut all = vec![Drained::default(); service.counters.len()];
+        let mut left: Vec<usize> = (0..all.len()).filter(|&i| counters(&service.counters[i])).collect();
         let mut drainers = JoinSet::new();
         while !left.is_empty() || !drainers.is_empty() {
             while drainers.len() < DRAINERS
                 && let Some(i) = left.pop()
             {
-                let (mut client, counter) = (client.clone(), service.counters[i].clone());
-                drainers.spawn(async move {
-                    let (mut grants, mut failures) = (0, 0);
-                    loop {
-                        match ask(&mut client, request(&counter)).await {
-                            Answer::Granted => grants += 1,
-                            Answer::Refused => return (i, grants),
-                            other if failures < 100 => {
-                                failures += 1;
-                                let _ = other;
-                                tokio::time::sleep(Duration::from_millis(10)).await;
-                            }
-                            other => panic!("{counter:?} still answers {other:?}"),
-                        }
-                    }
-                });
+                let (client, counter) = (client.clone(), service.counters[i].clone());
+                drainers.spawn(async move { (i, drain_one(client, counter).await) });
             }
             if let Some(drained) = drainers.join_next().await {
-                let (i, grants) = drained.unwrap();
-                granted[i] = grants;
+                let (i, drained) = drained.unwrap();
+                all[i] = drained;
             }
         }
-        granted
+        all
     })
+}
+
+async fn drain_one(mut client: Client, counter: Counter) -> Drained {
+    let mut drained = Drained::default();
+    loop {
+        match ask(&mut client, request(&counter)).await {
+            Ok(Answer::Granted) => drained.granted += 1,
+            Ok(Answer::Refused) => return drained,
+            other => {
+                drained.unknown += 1;
+                assert!(drained.unknown < 1000, "{counter:?} still answers {other:?}");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+    }
 }
 
 pub(crate) type Client = RateLimitServiceClient<Channel>;
@@ -246,10 +265,13 @@ pub(crate) fn request_of(counters: &[&Counter]) -> RateLimitRequest {
     RateLimitRequest { domain: "lab".to_owned(), descriptors, hits_addend: 0 }
 }
 
-pub(crate) async fn ask(client: &mut Client, request: RateLimitRequest) -> Answer {
+/// # Errors
+/// Without an answer, in the service's words.
+pub(crate) async fn ask(client: &mut Client, request: RateLimitRequest) -> Result<Answer, String> {
     match tokio::time::timeout(PATIENCE, client.should_rate_limit(request)).await {
-        Ok(Ok(answer)) => judged(answer.get_ref()),
-        Ok(Err(_)) | Err(_) => Answer::Failed,
+        Ok(Ok(answer)) => Ok(judged(answer.get_ref())),
+        Ok(Err(status)) => Err(status.message().to_owned()),
+        Err(_) => Err(format!("nothing within {PATIENCE:?}")),
     }
 }
 

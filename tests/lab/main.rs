@@ -30,3 +30,6 @@ mod single;
 mod outage;
 mod network;
 mod access;
+mod shards;
+mod trio;
+mod doctor;

@@ -54,13 +54,14 @@ fn a_connection_that_breaks_in_mid_reply_and_garbage_are_never_a_grant() {
     }
     let book = load.end();
     let (failed, settled) = (failures(&book), settle(&service, &book));
-    let corrupt = service.metric("tollgate_store_failures_total{error=\"corrupt\"");
+    let corrupt = service.metric("tollgate_store_failures_total{kind=\"corrupt\"");
     row(
         "a reply cut, a reply of garbage, twice each",
         &[failed.to_string(), format!("{corrupt} counted as corrupt"), settled.to_string()],
     );
     assert_eq!(settled.over, 0);
-    assert!(failed.failed > 0 && failed.failed < failed.of / 4, "{failed}");
+    assert!(failed.failed > 0, "nobody noticed");
+    assert!(corrupt > 0, "garbage is told apart from a lost connection");
 }
 
 #[test]

@@ -9,8 +9,8 @@ use std::{
 };
 
 use crate::{
-    load::{Answer, Asked, drain},
-    service::Service,
+    load::{Answer, Asked, Drained, drain},
+    service::{Counter, Service},
 };
 
 /// Whether to take the time that the table of what must be shown says (`TOLLGATE_LAB=whole`, as tests/run does), or only as much as
@@ -95,17 +95,22 @@ impl std::fmt::Display for Settled {
 
 /// Uses up what is left, and adds up.
 pub(crate) fn settle(service: &Service, book: &[Asked]) -> Settled {
-    let mut granted = drain(service);
-    let mut unknown = vec![0; granted.len()];
+    settle_some(service, book, |_| true)
+}
+
+/// The same for some of the counters, where others cannot be asked any more.
+pub(crate) fn settle_some(service: &Service, book: &[Asked], counters: impl Fn(&Counter) -> bool) -> Settled {
+    let mut all = drain(service, &counters);
     for asked in book {
         match asked.answer {
-            Answer::Granted => granted[asked.counter] += 1,
+            Answer::Granted => all[asked.counter].granted += 1,
             Answer::Refused => {}
-            Answer::Degraded { .. } | Answer::Failed => unknown[asked.counter] += 1,
+            Answer::Degraded { .. } | Answer::Failed => all[asked.counter].unknown += 1,
         }
     }
     let mut sum = Settled::default();
-    for (granted, unknown) in granted.into_iter().zip(unknown) {
+    let all = all.into_iter().zip(&service.counters);
+    for (Drained { granted, unknown }, _) in all.filter(|(_, counter)| counters(counter)) {
         let lost = service.limit.saturating_sub(granted);
         assert!(lost <= unknown, "{lost} hits vanished, but only {unknown} had no answer");
         sum.over += granted.saturating_sub(service.limit);

@@ -9,12 +9,15 @@ use std::{
 };
 
 use tempfile::TempDir;
-use tollgate::proto::envoy::service::ratelimit::v3::RateLimitResponse;
+use tollgate::{
+    clock::{Clock, SystemClock},
+    proto::envoy::service::ratelimit::v3::RateLimitResponse,
+};
 use tonic::{Response, Status};
 
 use crate::{
     cluster::slot_of,
-    load::{connect, request_of},
+    load::{Answer, Asked, ask, connect, request_of},
     support::tollgate::{Served, ended},
     wait::until,
 };
@@ -31,8 +34,7 @@ pub(crate) struct Counter {
     /// The descriptor's key, which is the algorithm's name.
     pub(crate) rule: &'static str,
     pub(crate) value: String,
-    /// In Redis.
-    pub(crate) key: String,
+    /// Of its key in Redis.
     pub(crate) slot: u16,
 }
 
@@ -98,6 +100,19 @@ impl Service {
         })
     }
 
+    /// The same, with the time that it took.
+    pub(crate) fn time(&self, counters: &[usize]) -> Asked {
+        let all: Vec<&Counter> = counters.iter().map(|&i| &self.counters[i]).collect();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut client = connect(&self.grpc).await;
+            let began = SystemClock.instant();
+            let answer = ask(&mut client, request_of(&all)).await.unwrap_or(Answer::Failed);
+            let took = SystemClock.instant() - began;
+            Asked { at: Duration::ZERO, took, counter: counters[0], answer }
+        })
+    }
+
     /// A number of `/metrics`, by the beginning of its line; all that begin so are added up.
     pub(crate) fn metric(&self, begins: &str) -> u64 {
         let (_, text) = self.get("/metrics");
@@ -131,7 +146,7 @@ fn counters(rules: &TempDir) -> Vec<Counter> {
     let counter = |i: usize| {
         let (rule, value) = (i % ALGORITHMS.len(), format!("v{i}"));
         let key = templates[rule].replace("VALUE", &value);
-        Counter { rule: ALGORITHMS[rule], slot: slot_of(key.as_bytes()), value, key }
+        Counter { rule: ALGORITHMS[rule], slot: slot_of(key.as_bytes()), value }
     };
     (0..KEYS).map(counter).collect()
 }
@@ -139,6 +154,3 @@ fn counters(rules: &TempDir) -> Vec<Counter> {
 fn explain<'c>(command: &'c mut Command, rules: &TempDir, rule: &str) -> &'c mut Command {
     command.arg("explain").arg(rules.path()).args(["lab", &format!("{rule}=VALUE")])
 }
-
-/// What only a cluster's scenarios look at.
-const _: fn(&Counter) -> (&str, u16) = |counter| (&counter.key, counter.slot);

@@ -190,6 +190,18 @@ impl Cluster {
         next.expect("it was waited for")
     }
 
+    /// Waits until its replicas have heard all that a primary has done.
+    pub(crate) fn until_replicated(&self, primary: usize) {
+        self.until("the replica has all", |cluster| {
+            let info = cluster.nodes[primary].command(&["INFO", "replication"]);
+            let offset = info.lines().find_map(|line| line.strip_prefix("master_repl_offset:"));
+            let replicas = info.lines().filter(|line| line.starts_with("slave"));
+            offset.is_some_and(|offset| {
+                replicas.clone().all(|line| line.contains(&format!("offset={offset},")))
+            })
+        });
+    }
+
     /// A failover by hand, in which nothing is lost: the replica becomes the primary of its shard.
     pub(crate) fn fail_over_to(&self, replica: usize) {
         let primaries = self.primaries();
@@ -197,6 +209,14 @@ impl Cluster {
         assert_eq!(done, "OK");
         self.until("the replica is primary", |cluster| cluster.is_primary(replica));
         self.until("the old primary is a replica", |cluster| cluster.primaries() == primaries);
+        let id = self.id(replica);
+        self.until("all nodes know", |cluster| {
+            let knows = |node: &RedisServer| {
+                let text = node.command(&["CLUSTER", "NODES"]);
+                text.lines().any(|line| line.starts_with(&id) && !lines_slots(line).is_empty())
+            };
+            cluster.living().all(knows)
+        });
     }
 
     /// How many call themselves so.
@@ -371,4 +391,5 @@ pub(crate) fn slot_of(key: &[u8]) -> u16 {
 const _: fn() = || {
     let _ = (Cluster::start, Cluster::addresses, Cluster::replica_of, Cluster::kill, Cluster::until_promoted);
     let _ = (Cluster::fail_over_to, Cluster::add_shard, Cluster::move_slot);
+    let _ = Cluster::until_replicated;
 };

@@ -125,10 +125,13 @@ impl Sentinels {
             votes[self.servers.iter().position(|server| server.port == port)?] += 1;
         }
         let i = votes.iter().position(|&votes| 2 * votes > SENTINELS)?;
+        self.is_master(i).then_some(i)
+    }
+
+    /// Whether a server is alive and calls itself so.
+    pub(crate) fn is_master(&self, i: usize) -> bool {
         let server = &self.servers[i];
-        let agrees =
-            server.lives() && server.try_command(&["ROLE"]).is_ok_and(|role| role.starts_with("master"));
-        agrees.then_some(i)
+        server.lives() && server.try_command(&["ROLE"]).is_ok_and(|role| role.starts_with("master"))
     }
 
     /// Waits until it is another one than this.

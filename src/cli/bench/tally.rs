@@ -59,7 +59,12 @@ impl Kind {
 
     /// Whether the caller waited as long as he would, so that it is a latency, too.
     fn is_a_wait(self) -> bool {
-        matches!(self, Self::Late | Self::NotSent)
+        match self {
+            Self::Late | Self::NotSent => true,
+            // A service may end at our timeout by its own clock, and says either; tonic says CANCELLED.
+            Self::Status(code) => matches!(Code::from_i32(code), Code::DeadlineExceeded | Code::Cancelled),
+            _ => false,
+        }
     }
 }
 
@@ -190,8 +195,9 @@ mod tests {
         assert_eq!(tally.latency.len(), 0);
         tally.count(due, due, due + 1000 * MS, fault(Kind::Late));
         tally.count(due, due + 1000 * MS, due + 1000 * MS, fault(Kind::NotSent));
-        assert_eq!((tally.latency.len(), longest(&tally.latency)), (2, 1000));
-        assert_eq!((tally.answers(), tally.errors()), (0, 4));
+        tally.count(due, due, due + 999 * MS, fault(Kind::Status(Code::DeadlineExceeded as i32)));
+        assert_eq!((tally.latency.len(), longest(&tally.latency)), (3, 1000));
+        assert_eq!((tally.answers(), tally.errors()), (0, 5));
     }
 
     #[test]

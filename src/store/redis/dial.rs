@@ -33,7 +33,7 @@ pub(super) struct Access {
     credentials: Credentials,
     database: Option<u8>,
     pub(super) tls: Option<RedisTls>,
-    connect_timeout: Duration,
+    pub(super) connect_timeout: Duration,
 }
 
 impl Access {

@@ -45,6 +45,11 @@ pub(super) fn from_client(shard: &str, error: &Error, waited: Duration) -> Store
         ErrorKind::Unknown | ErrorKind::Auth | ErrorKind::Cluster if is_code(code(text)) => {
             from_reply(shard, text)
         }
+        // Bytes that are no reply at all.
+        ErrorKind::Protocol | ErrorKind::Parse => StoreError::Corrupt {
+            shard: shard.to_owned(),
+            why: format!("it does not speak as a Redis does: {}", in_words(error)),
+        },
         _ => StoreError::Unavailable { shard: shard.to_owned(), why: in_words(error) },
     }
 }

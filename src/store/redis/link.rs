@@ -256,7 +256,7 @@ impl Drop for AbortOnDrop {
 }
 
 /// The arguments of one `EVALSHA`; the script's hash goes before them.
-fn arguments(hash: Value, call: &script::Call) -> Vec<Value> {
+pub(super) fn arguments(hash: Value, call: &script::Call) -> Vec<Value> {
     let mut all = Vec::with_capacity(2 + call.keys.len() + call.args.len());
     all.push(hash);
     all.push(Value::Integer(i64::try_from(call.keys.len()).unwrap_or(i64::MAX)));
