@@ -27,9 +27,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fred::{error::Error, types::Resp3Frame};
+use fred::types::Resp3Frame;
 
 use super::{
+    error,
     link::Live,
     node::{Node, NodeError},
     queue::{How, Request},
@@ -86,7 +87,7 @@ pub(super) async fn run(node: &Node, live: &Live) -> StoreError {
     }
 }
 
-type Reply = Result<Resp3Frame, Error>;
+type Reply = Result<Resp3Frame, fred::error::Error>;
 type Replying = Pin<Box<dyn Future<Output = Reply> + Send>>;
 
 struct Commit<'n> {
@@ -107,6 +108,8 @@ struct Flight {
     sent: Instant,
     /// Counted as late.
     late: bool,
+    /// Told to the breaker as unanswered. Once: where other connections are answered, it is this one that is broken.
+    accused: bool,
     /// No deadline in it is earlier.
     earliest: Option<Instant>,
     /// The script was loaded for it once.
@@ -184,6 +187,7 @@ impl Commit<'_> {
             kind,
             sent: now,
             late: false,
+            accused: false,
             loaded,
             reply: Some(reply),
         });
@@ -252,7 +256,10 @@ impl Commit<'_> {
             }
             Answer::Unusable(why) => {
                 let whole = Whole::of_text(&self.node.address, &why);
-                self.node.refuses(&whole);
+                // A key that is forbidden or foreign says nothing of the server.
+                if error::is_sign_of_change(&why) {
+                    self.node.refuses(&whole);
+                }
                 request.tell(Err(whole.to_error(false)));
             }
         }
@@ -314,14 +321,17 @@ impl Commit<'_> {
                 self.node.late(flight.sent, now);
             }
         }
-        if let Some(oldest) = self.flights.iter().find(|flight| flight.kind != Kind::Probe) {
-            self.node.unanswered(oldest.sent, now);
+        let is_silent = |flight: &&mut Flight| {
+            flight.late && !flight.accused && flight.sent + self.node.silence_max() <= now
+        };
+        if let Some(silent) = self.flights.iter_mut().find(is_silent) {
+            silent.accused = true;
+            self.node.unanswered(silent.sent, now);
         }
     }
 
     /// When there is something to do though nobody comes and nothing lands.
     fn looks_at(&self) -> Option<Instant> {
-        let timeout = self.node.timeout;
         let mut send_at = None;
         let mut at: Option<Instant> = None;
         let mut earlier = |then: Instant| at = Some(at.map_or(then, |at| at.min(then)));
@@ -330,8 +340,8 @@ impl Commit<'_> {
             flight.earliest.into_iter().for_each(&mut earlier);
             match flight.kind {
                 Kind::Probe => continue,
-                _ if !flight.late => earlier(flight.sent + timeout),
-                _ if !open => earlier(flight.sent + timeout.saturating_mul(2)),
+                _ if !flight.late => earlier(flight.sent + self.node.timeout),
+                _ if !flight.accused => earlier(flight.sent + self.node.silence_max()),
                 _ => {}
             }
             if flight.kind == Kind::Together {

@@ -19,7 +19,7 @@ use fred::types::Resp3Frame;
 use tokio::sync::watch;
 
 use super::{
-    breaker::{Breaker, Change},
+    breaker::{Breaker, Change, SILENT_TIMEOUTS},
     commit::IN_FLIGHT_MAX,
     dial::Dial,
     error,
@@ -32,6 +32,9 @@ use crate::{
     limit::{Charge, Decision},
     store::{ShardHealth, StoreError},
 };
+
+/// A breaker that opens again and again is told to the log so often.
+const SAID_EVERY: Duration = Duration::from_secs(1);
 
 /// One server and the connections to it.
 #[derive(Debug)]
@@ -46,6 +49,8 @@ pub(super) struct Node {
     breaker: Mutex<Breaker>,
     /// Whether the breaker is.
     open: AtomicBool,
+    /// When the log was told that it opened.
+    said_at: Mutex<Option<Instant>>,
     /// What the server said last, where it refuses to serve: out of memory, read only.
     refusal: Mutex<Option<StoreError>>,
     /// Whether there is one.
@@ -91,6 +96,7 @@ impl Node {
             timeout,
             breaker: Mutex::new(Breaker::new(timeout)),
             open: AtomicBool::new(false),
+            said_at: Mutex::default(),
             refusal: Mutex::default(),
             is_refusing: AtomicBool::new(false),
             declares: AtomicBool::new(false),
@@ -291,6 +297,11 @@ impl Node {
         self.change(|breaker| breaker.unanswered(sent, now));
     }
 
+    /// A call without an answer for so long is told as [`unanswered`](Self::unanswered).
+    pub(super) fn silence_max(&self) -> Duration {
+        self.timeout.saturating_mul(SILENT_TIMEOUTS)
+    }
+
     pub(super) fn next_probe(&self) -> Option<Instant> {
         lock(&self.breaker).next_probe()
     }
@@ -317,12 +328,18 @@ impl Node {
         match change {
             Change::Nothing => {}
             Change::Opened => {
-                tracing::warn!("{}", self.silent(SystemClock.instant()));
+                let now = SystemClock.instant();
+                let mut said_at = lock(&self.said_at);
+                if said_at.is_none_or(|at| now.saturating_duration_since(at) >= SAID_EVERY) {
+                    *said_at = Some(now);
+                    tracing::warn!("{}", self.silent(now));
+                }
+                drop(said_at);
                 // Whoever has a connection that is free may send the probe.
                 self.wake_all();
                 self.suspect();
             }
-            Change::Closed => tracing::info!(store = %self.address, "answers in time again"),
+            Change::Closed => {}
         }
     }
 
