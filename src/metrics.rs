@@ -4,6 +4,7 @@
 //! label and never waits for a scrape. Labels come from rule files only, never from a client's values, so the number of
 //! series is bounded by the rules.
 
+mod counted;
 pub mod exposition;
 pub mod gauges;
 pub mod mapper;
@@ -25,6 +26,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
+pub use self::counted::{Counted, Dropped};
 use self::reference::{Group, OVERFLOW, Reference};
 use crate::rules::RuleSet;
 
@@ -64,6 +66,8 @@ pub struct Metrics {
     pub in_flight: Gauge,
     /// What did not fit into bounded queues.
     pub dropped: Dropped,
+    /// What a refused request had taken on one server, and could not give back there.
+    pub give_backs_lost: Counted,
 }
 
 /// One counter for each kind of answer.
@@ -77,15 +81,6 @@ pub struct Answered {
     pub invalid: Counter,
     /// UNAVAILABLE.
     pub unavailable: Counter,
-}
-
-/// What did not fit into bounded queues, since nothing beside an answer may delay it.
-#[derive(Clone, Debug, Default)]
-pub struct Dropped {
-    /// Lines of the log.
-    pub log_lines: Counter,
-    /// Spans, and those that no collector took.
-    pub spans: Counter,
 }
 
 /// What a load of the rules sets.
@@ -173,23 +168,6 @@ impl Answered {
     }
 }
 
-impl Dropped {
-    fn registered(registry: &mut Registry) -> Self {
-        let dropped = Self::default();
-        registry.register(
-            "log_lines_dropped",
-            "Log lines that did not fit into the queue; logging never delays an answer",
-            dropped.log_lines.clone(),
-        );
-        registry.register(
-            "spans_dropped",
-            "Spans that did not fit into the queue, or that the collector did not take",
-            dropped.spans.clone(),
-        );
-        dropped
-    }
-}
-
 impl LoadedGauges {
     fn registered(registry: &mut Registry) -> Self {
         let loaded = Self::default();
@@ -254,6 +232,7 @@ impl Metrics {
         let in_flight = Gauge::default();
         registry.register("in_flight", "Requests that are worked on, see IN_FLIGHT_MAX", in_flight.clone());
         let dropped = Dropped::registered(&mut registry);
+        let give_backs_lost = Counted::give_backs_lost(&mut registry);
         Arc::new(Self {
             registry,
             rules,
@@ -271,6 +250,7 @@ impl Metrics {
             loaded,
             in_flight,
             dropped,
+            give_backs_lost,
         })
     }
 

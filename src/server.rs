@@ -128,7 +128,7 @@ fn start(settings: &Settings, metrics: &Arc<Metrics>) -> Result<(), Failure> {
     let mapper = mapper(settings)?;
     let (spans, _last_spans) = traces(settings, metrics)?;
     let tls = settings.listen.grpc_tls.as_ref().map(Tls::new).transpose().map_err(Failure::usage)?;
-    let store = Backend::new(settings)?;
+    let store = Backend::new(settings, metrics)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -205,6 +205,7 @@ fn cases() -> Vec<Case> {
         case("REDIS_TLS_CLIENT_CERT", "Some((\"c\"", ("d.pem", "Some((\"d.pem\""), None, |s| part(&redis(s), "client: ")),
         case("REDIS_TLS_CLIENT_KEY", "k", ("l.pem", "l.pem"), None, |s| if redis(s).contains("\"k\"") { "k".into() } else { "l.pem".into() }),
         case("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "false", ("true", "true"), ("ja", "`true` or `false`"), |s| part(&redis(s), "skip_hostname: ")),
+        case("REDIS_TLS_SERVER_NAME", "None", ("redis.example", "Some(\"redis.example\")"), None, |s| part(&redis(s), "server_name: ")),
         case("REDIS_PERSECOND", "None", ("true", "Some"), ("on", "`true` or `false`"), |s| second(s).split('(').next().unwrap().to_owned()),
         case("REDIS_PERSECOND_URL", "(hidden)", ("r:3", "(hidden)"), None, |s| part(&second(s), "url: ")),
         case("REDIS_PERSECOND_AUTH", "None", ("user:geheim", "Some(Text((hidden)))"), None, |s| part(&second(s), " auth: ")),

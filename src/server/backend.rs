@@ -6,6 +6,7 @@ use super::Failure;
 use crate::{
     clock::SystemClock,
     limit::{Charge, Decision},
+    metrics::{Counted, Metrics},
     settings::{self, Settings},
     store::{
         ShardHealth, Store, StoreError,
@@ -24,7 +25,7 @@ pub(super) enum Backend {
 impl Backend {
     /// # Errors
     /// When a setting is wrong, which needs no connection to find out.
-    pub(super) fn new(settings: &Settings) -> Result<Self, Failure> {
+    pub(super) fn new(settings: &Settings, metrics: &Metrics) -> Result<Self, Failure> {
         match &settings.backend {
             // Nobody could share a budget through this process' memory, which is all that this format is for.
             settings::Backend::Memory { .. } if settings.keys.reference.is_some() => Err(Failure::usage(
@@ -34,7 +35,10 @@ impl Backend {
                 Ok(Self::Memory(MemoryStore::new(SystemClock, keys_max.get())))
             }
             settings::Backend::Redis(redis) => {
-                let store = RedisStore::new(&redis_config(redis, settings.store.timeout));
+                let store = RedisStore::new(&RedisConfig {
+                    give_backs_lost: metrics.give_backs_lost.clone(),
+                    ..redis_config(redis, settings.store.timeout)
+                });
                 Ok(Self::Redis(store.map_err(|error| Failure::usage(error.to_string()))?))
             }
         }
@@ -71,11 +75,13 @@ fn server_config(server: &settings::RedisServer, timeout: Duration) -> RedisConf
             client_cert: tls.client.as_ref().map(|(cert, _)| cert.clone()),
             client_key: tls.client.as_ref().map(|(_, key)| key.clone()),
             hostname: if tls.skip_hostname { Hostname::Skipped } else { Hostname::Verified },
+            server_name: tls.server_name.clone(),
         }),
         timeout,
         connect_timeout: server.connect_timeout,
         connections: RedisConfig::CONNECTIONS,
         per_second: None,
+        give_backs_lost: Counted::default(),
     }
 }
 

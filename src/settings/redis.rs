@@ -85,6 +85,8 @@ pub struct RedisTls {
     pub client: Option<(PathBuf, PathBuf)>,
     /// Whether any name in the server's certificate will do.
     pub skip_hostname: bool,
+    /// The name that it must be for; the host that is dialled, where there is none.
+    pub server_name: Option<String>,
 }
 
 /// A text that no `{:?}` and no log shows.
@@ -182,6 +184,7 @@ fn tls(read: &Reader<'_>, names: &Names) -> Result<Option<RedisTls>, SettingsErr
     let on = read.one(names.tls, values::boolean)? || rediss;
     // The files are those of both, as in the reference.
     let skip_hostname = read.one("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", values::boolean)?;
+    let server_name = read.given("REDIS_TLS_SERVER_NAME").map(str::to_owned);
     let ca = read.given("REDIS_TLS_CACERT").map(PathBuf::from);
     let client = match (read.given("REDIS_TLS_CLIENT_CERT"), read.given("REDIS_TLS_CLIENT_KEY")) {
         (Some(cert), Some(key)) => Some((PathBuf::from(cert), PathBuf::from(key))),
@@ -189,7 +192,7 @@ fn tls(read: &Reader<'_>, names: &Names) -> Result<Option<RedisTls>, SettingsErr
         (Some(_), None) => return Err(read.missing("REDIS_TLS_CLIENT_KEY", "a certificate needs its key")),
         (None, Some(_)) => return Err(read.missing("REDIS_TLS_CLIENT_CERT", "a key needs its certificate")),
     };
-    Ok(on.then_some(RedisTls { ca, client, skip_hostname }))
+    Ok(on.then_some(RedisTls { ca, client, skip_hostname, server_name }))
 }
 
 /// A URL's scheme is read in any case (RFC 3986, 3.1).

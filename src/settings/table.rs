@@ -250,6 +250,8 @@ const TABLE: &[Row] = &[
     text(Redis, "REDIS_TLS_CLIENT_KEY", "redis-tls-client-key", "FILE", Unset, "PEM file of that certificate's key"),
     switch(Redis, "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "redis-tls-skip-hostname-verification", Text("false"),
         "accept a certificate for any name"),
+    text(Redis, "REDIS_TLS_SERVER_NAME", "redis-tls-server-name", "NAME", Derived("the host that is dialled"),
+        "the name that the certificates of all its servers must have, for clusters that announce addresses"),
     switch(Redis, "REDIS_PERSECOND", "redis-persecond", Text("false"),
         "keep limits of a second and less in another Redis; a request that spends from both is all or nothing even so"),
     secret(Redis, "REDIS_PERSECOND_URL", "redis-persecond-url", "ADDRESS", "as REDIS_URL, of that other one"),

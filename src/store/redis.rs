@@ -53,6 +53,7 @@ mod parts;
 mod route;
 mod seats;
 mod node;
+mod deadline;
 mod link;
 mod commit;
 mod queue;
@@ -64,10 +65,7 @@ mod error;
 pub mod doctor;
 
 use std::{
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -79,12 +77,13 @@ pub use queue::{QUEUE_BYTES_MAX, QUEUE_CHARGES_MAX};
 
 use crate::{
     limit::{Charge, Decision},
+    metrics::Counted,
     store::{ShardHealth, Store, StoreError},
 };
 use address::Target;
 use config::Names;
+use deadline::Deadline;
 use deployment::{Changed, Deployment};
-use node::Deadline;
 use seats::Seats;
 
 /// Budgets in Redis. Shared by all runtimes; dropping it closes its connections.
@@ -137,7 +136,7 @@ impl RedisStore {
                 seats: Arc::new(Seats::new(connections)),
                 deployments: made,
                 reach: watch::Sender::new(Reach::default()),
-                lost_give_backs: AtomicU64::new(0),
+                give_backs_lost: config.give_backs_lost.clone(),
             }
         });
         problem.map_or(Ok(Self { shared }), Err)
@@ -160,12 +159,6 @@ impl RedisStore {
     /// Whether Redis was and is there; changes can be waited for.
     pub fn reach(&self) -> watch::Receiver<Reach> {
         self.shared.reach.subscribe()
-    }
-
-    /// How often what a refused request had taken on one server could not be given back there. It comes back by itself
-    /// with the limit's own refill.
-    pub fn lost_give_backs(&self) -> u64 {
-        self.shared.lost_give_backs.load(Ordering::Relaxed)
     }
 }
 
@@ -195,7 +188,7 @@ struct Shared {
     /// The main one, and then the one for limits of a second and less, where there is one.
     deployments: Vec<Arc<Deployment>>,
     reach: watch::Sender<Reach>,
-    lost_give_backs: AtomicU64,
+    give_backs_lost: Counted,
 }
 
 /// The longest window of a limit that is kept in the second Redis: the reference's unit `second`.

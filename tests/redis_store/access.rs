@@ -69,6 +69,52 @@ async fn a_wrong_or_missing_password_is_told_and_never_shown() {
 }
 
 #[tokio::test]
+async fn a_password_that_is_changed_in_its_file_needs_no_restart() {
+    let server = RedisServer::start(&[]);
+    server.command(&["ACL", "SETUSER", "ann", "on", ">0ld-one", "~*", "+@all"]);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("auth");
+    std::fs::write(&file, "ann:0ld-one\n").unwrap();
+    let auth = Some(Auth::File(file.clone()));
+    let store = connected(&RedisConfig { auth, ..config(server.address()) }).await;
+    assert_eq!(spend(&store, "tg:a", 2).await, Ok(true));
+    server.command(&["ACL", "SETUSER", "ann", "resetpass", ">n3w-one"]);
+    server.command(&["CLIENT", "KILL", "USER", "ann"]);
+    eventually("the old one is refused", async || format!("{:?}", store.health()).contains("WRONGPASS"))
+        .await;
+    std::fs::write(&file, "ann:n3w-one").unwrap();
+    eventually("the new one is used", async || store.health()[0].state.is_ok()).await;
+    assert_eq!(spend(&store, "tg:a", 2).await, Ok(true));
+    assert!(!format!("{store:?}").contains("n3w"));
+}
+
+#[tokio::test]
+async fn certificates_are_read_again_for_each_connection() {
+    let (files, stranger) = (Files::new("ours"), Files::new("another"));
+    let server = files.server("yes");
+    let ours = std::fs::read_to_string(files.path("ca.pem")).unwrap();
+    files.write("ca.pem", &std::fs::read_to_string(stranger.path("ca.pem")).unwrap());
+    let store = RedisStore::new(&files.config(&server, "localhost", files.tls())).unwrap();
+    store.connect_here();
+    eventually("it is a stranger's", async || format!("{:?}", store.health()).contains("REDIS_TLS_CACERT"))
+        .await;
+    std::fs::remove_file(files.path("ca.pem")).unwrap();
+    eventually("it is missing", async || format!("{:?}", store.health()).contains("cannot read")).await;
+    files.write("ca.pem", &ours);
+    eventually("it is ours", async || store.health()[0].state.is_ok()).await;
+    assert_eq!(spend(&store, "tg:a", 1).await, Ok(true));
+}
+
+#[tokio::test]
+async fn the_name_in_the_certificate_may_be_set() {
+    let files = Files::new("ours");
+    let server = files.server("yes");
+    let named = RedisTls { server_name: Some("localhost".to_owned()), ..files.tls() };
+    let store = connected(&files.config(&server, "127.0.0.1", named)).await;
+    assert_eq!(spend(&store, "tg:a", 1).await, Ok(true));
+}
+
+#[tokio::test]
 async fn the_database_of_the_url_is_used() {
     let server = RedisServer::start(&[]);
     let store = connected(&config(format!("redis://{}/3", server.address()))).await;
@@ -217,6 +263,7 @@ impl Files {
             client_cert: path("cert.pem"),
             client_key: path("key.pem"),
             hostname: Hostname::Verified,
+            server_name: None,
         }
     }
 

@@ -162,6 +162,24 @@ async fn a_read_only_replica_refuses_in_its_own_words() {
 }
 
 #[tokio::test]
+async fn a_server_that_has_become_a_replica_is_looked_up_anew() {
+    let (old, new) = (RedisServer::start(&[]), RedisServer::start(&[]));
+    let store = connected(&config(old.address())).await;
+    assert_eq!(spend(&store, "tg:a", 10).await, Ok(true));
+    old.command(&["REPLICAOF", "127.0.0.1", &new.port.to_string()]);
+    let ids = || old.command(&["CLIENT", "LIST", "TYPE", "normal"]);
+    let before = ids();
+    let ours = before.split_once("id=").and_then(|(_, rest)| rest.split(' ').next()).unwrap().to_owned();
+    eventually("it connects anew", async || {
+        let _ = spend(&store, "tg:a", 10).await;
+        !ids().lines().any(|line| line.starts_with(&format!("id={ours} ")))
+    })
+    .await;
+    old.command(&["REPLICAOF", "NO", "ONE"]);
+    eventually("it spends again", async || spend(&store, "tg:a", 10).await == Ok(true)).await;
+}
+
+#[tokio::test]
 async fn a_full_server_refuses_in_its_own_words() {
     let server = RedisServer::start(&[]);
     let store = connected(&config(server.address())).await;

@@ -7,7 +7,8 @@
 //! - **All parts passed**: so does the request. That took one round trip, however many parts.
 //! - **A part refused**, or all quotas of the request are over: so is the request. What the other parts have taken is
 //!   given back, and the answer, which does not wait for that, reads as if it had not been taken.
-//! - **A part failed**: the failure mode answers for the request, and what the other parts have taken is given back.
+//! - **A part failed**: the failure mode answers for the request, and what the other parts have taken is given back. What
+//!   failed for a timeout may have been taken, and stays so.
 //!
 //! What is given back is what `algorithm::decide` would not have spent: fitting takes. What counts always (`mode: record`),
 //! and what a charge that did not fit has used up, stays spent.
@@ -27,7 +28,7 @@
 //! **A client that goes away** leaves its request behind, which is carried to its end even so.
 
 use std::{
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -35,7 +36,7 @@ use tokio::sync::oneshot;
 
 use super::{
     Shared,
-    node::Deadline,
+    deadline::Deadline,
     parts::{self, InFlight, Part, Racing, finer},
     route::{Grain, Undecided},
 };
@@ -303,7 +304,7 @@ impl Request {
         let shards: Vec<String> = all.iter().map(|part| part.node.address.clone()).collect();
         self.send(all).await;
         if self.failed {
-            self.shared.lost_give_backs.fetch_add(1, Ordering::Relaxed);
+            self.shared.give_backs_lost.count();
             tracing::debug!(?shards, "what a refused request had taken could not all be given back");
         }
     }

@@ -52,13 +52,14 @@ struct Answer {
 /// In words, when nobody says it.
 pub(super) async fn look(
     map: &Map,
+    seat: usize,
     seeds: &[Endpoint],
     access: &Arc<Access>,
     hint: Option<&str>,
 ) -> Result<Vec<ShardView>, String> {
     let mut asked = JoinSet::new();
     for node in map.nodes.iter().map(|known| known.node.clone()).filter(|node| node.is_up()) {
-        asked.spawn(async move { ask_node(&node).await });
+        asked.spawn(async move { ask_node(&node, seat).await });
     }
     if let Ok(shards) = best(asked, hint).await {
         return Ok(shards);
@@ -79,8 +80,8 @@ pub(super) async fn look(
 }
 
 /// Whether a node is of a cluster; `None` where it does not say.
-pub(super) async fn is_of_cluster(node: &Node) -> Option<bool> {
-    let reply = node.ask(INFO, ANSWER_MAX).await.ok()?;
+pub(super) async fn is_of_cluster(node: &Node, seat: usize) -> Option<bool> {
+    let reply = node.ask(seat, INFO, ANSWER_MAX).await.ok()?;
     // A server that is of none, a proxy, or a user without the right: `ERR This instance has cluster support disabled`.
     Some(text(&reply).is_some_and(|text| info(text, "cluster_state").is_some()))
 }
@@ -112,16 +113,16 @@ async fn best(
     best.map(|answer| answer.shards).ok_or(why)
 }
 
-async fn ask_node(node: &Node) -> Result<Answer, String> {
+async fn ask_node(node: &Node, seat: usize) -> Result<Answer, String> {
     let Address::Tcp(endpoint) = &node.dial.address else { return Err("a socket is no node".to_owned()) };
     let words = |e: StoreError| e.to_string();
-    let (known, shards) = tokio::join!(node.ask(INFO, ANSWER_MAX), node.ask(SHARDS, ANSWER_MAX));
+    let (known, shards) = tokio::join!(node.ask(seat, INFO, ANSWER_MAX), node.ask(seat, SHARDS, ANSWER_MAX));
     let (known, shards) = (known.map_err(words)?, shards.map_err(words)?);
     let tls = node.dial.access.tls.is_some();
     if let Some(views) = slots::from_shards(&shards, &endpoint.host, tls) {
         return Ok(answer(&node.address, &known, views));
     }
-    let reply = node.ask(SLOTS, ANSWER_MAX).await.map_err(words)?;
+    let reply = node.ask(seat, SLOTS, ANSWER_MAX).await.map_err(words)?;
     from_slots(&node.address, &known, &reply, &endpoint.host)
 }
 

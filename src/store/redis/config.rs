@@ -21,7 +21,10 @@
 
 use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
 
-use crate::settings::{RedisType, Secret, Socket};
+use crate::{
+    metrics::Counted,
+    settings::{RedisType, Secret, Socket},
+};
 
 /// The Redis part of the settings, as written. [`RedisStore::new`](super::RedisStore::new) checks it.
 #[derive(Clone, Debug)]
@@ -46,6 +49,9 @@ pub struct RedisConfig {
     pub connections: NonZeroUsize,
     /// `REDIS_PERSECOND`: another Redis, for limits of a second and less. Its `timeout` and `connections` are this one's.
     pub per_second: Option<Box<RedisConfig>>,
+    /// Counts what refused requests had taken on one server and could not give back there. It comes back by itself with
+    /// the limit's own refill.
+    pub give_backs_lost: Counted,
 }
 
 impl RedisConfig {
@@ -70,6 +76,7 @@ impl RedisConfig {
             connect_timeout: Self::CONNECT_TIMEOUT,
             connections: Self::CONNECTIONS,
             per_second: None,
+            give_backs_lost: Counted::default(),
         }
     }
 }
@@ -94,6 +101,8 @@ pub struct RedisTls {
     pub client_key: Option<PathBuf>,
     /// `REDIS_TLS_SKIP_HOSTNAME_VERIFICATION`
     pub hostname: Hostname,
+    /// `REDIS_TLS_SERVER_NAME`: the name that certificates must have; `None`: the host that is dialled.
+    pub server_name: Option<String>,
 }
 
 /// Whether the name in the server's certificate must be the one that was dialled. Its chain must be good either way.

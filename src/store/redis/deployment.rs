@@ -43,6 +43,12 @@ const SUSPECT_FOR: Duration = Duration::from_secs(5);
 /// How long a node that is in no map any more may finish what is in flight.
 const LEAVES_AFTER: Duration = Duration::from_secs(1);
 
+/// How often the name of a server that says that it is a replica is looked up; and how long it says so before.
+const LOOK_UP_GAP: Duration = Duration::from_secs(2);
+
+/// The most nodes that only redirections have named.
+const GUESTS_MAX: usize = 64;
+
 /// How long a node stays that only a redirection has named: as long as slots may take to arrive there.
 const GUEST_FOR: Duration = Duration::from_secs(60);
 
@@ -64,6 +70,8 @@ pub(super) struct Deployment {
     pub(super) wanted: Notify,
     /// Until when looks are frequent, in microseconds since the start.
     pub(super) suspect_until: AtomicU64,
+    /// When the name of a server that says that it is a replica was looked up last, in microseconds since the start.
+    looked_up: AtomicU64,
     /// Who redirected last.
     pub(super) hint: Mutex<Option<String>>,
     /// Held by the task that looks.
@@ -109,6 +117,7 @@ impl Deployment {
             guests: Mutex::default(),
             wanted: Notify::new(),
             suspect_until: AtomicU64::new(0),
+            looked_up: AtomicU64::new(0),
             hint: Mutex::default(),
             looking: tokio::sync::Mutex::default(),
             closed: watch::Sender::new(false),
@@ -180,6 +189,9 @@ impl Deployment {
             return Some(node.clone());
         }
         let node = self.new_node(Address::Tcp(to));
+        if guests.len() >= GUESTS_MAX {
+            guests.remove(0);
+        }
         guests.push((node.clone(), self.now_us()));
         self.replace(map.with(node.clone()));
         Some(node)
@@ -191,7 +203,7 @@ impl Deployment {
         let mut closed = self.closed.subscribe();
         tokio::select! {
             () = self.connect(&seat) => {}
-            () = self.look() => {}
+            () = self.look(seat.index) => {}
             _ = closed.wait_for(|closed| *closed) => {}
         }
     }
@@ -272,12 +284,34 @@ impl Deployment {
     fn heard(&self, sign: Sign) {
         match sign {
             Sign::Up | Sign::Down => (self.changed.0)(),
-            Sign::Suspect => {
-                let until = self.now_us() + micros(SUSPECT_FOR);
-                self.suspect_until.store(until, Ordering::Relaxed);
+            Sign::Suspect => self.suspect(),
+            Sign::ReadOnly => {
+                self.suspect();
+                self.look_up_anew();
             }
         }
         self.wanted.notify_one();
+    }
+
+    fn suspect(&self) {
+        self.suspect_until.store(self.now_us() + micros(SUSPECT_FOR), Ordering::Relaxed);
+    }
+
+    /// A server that is the only one and has become a replica was probably replaced by another one of the same name.
+    fn look_up_anew(&self) {
+        let map = self.map();
+        if map.is_cluster() || matches!(self.source, Source::Sentinel { .. }) {
+            return;
+        }
+        let (last, now) = (self.looked_up.load(Ordering::Relaxed), self.now_us());
+        let is_first = last == 0;
+        if !is_first && now < last + micros(LOOK_UP_GAP) {
+            return;
+        }
+        let ours = self.looked_up.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if ours && !is_first {
+            map.primaries().for_each(|node| node.connect_anew());
+        }
     }
 
     pub(super) fn now_us(&self) -> u64 {

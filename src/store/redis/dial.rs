@@ -69,7 +69,10 @@ impl Access {
         let shard = address.to_string();
         let server = match address {
             Address::Tcp(endpoint) => {
-                ServerConfig::Centralized { server: Server::new(endpoint.host.as_str(), endpoint.port) }
+                let name = self.tls.as_ref().and_then(|tls| tls.server_name.as_deref());
+                let mut server = Server::new(endpoint.host.as_str(), endpoint.port);
+                server.tls_server_name = name.map(Into::into);
+                ServerConfig::Centralized { server }
             }
             Address::Unix(path) => ServerConfig::Unix { path: path.clone() },
         };

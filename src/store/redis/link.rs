@@ -203,6 +203,7 @@ impl Claimed<'_> {
                 Ok(Err(e)) => error::from_client(address, &e, SILENCE_MAX),
                 _ => unavailable(address, "the connection was closed"),
             },
+            () = self.node.is_to_connect_anew() => unavailable(address, "it is a replica now, connecting anew"),
             () = silence(&client) => unavailable(address, "no sign of life, connecting anew"),
         }
     }

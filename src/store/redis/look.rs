@@ -29,12 +29,12 @@ const LOOK_GAP: Duration = Duration::from_millis(100);
 
 impl Deployment {
     /// Looks for changes, for ever.
-    pub(super) async fn look(&self) {
+    pub(super) async fn look(&self, seat: usize) {
         let _one_at_a_time = self.looking.lock().await;
         match &self.source {
             Source::Single(_) => std::future::pending().await,
-            Source::Found(address) => self.find_out(address).await,
-            Source::Cluster(seeds) => self.look_at_cluster(seeds).await,
+            Source::Found(address) => self.find_out(address, seat).await,
+            Source::Cluster(seeds) => self.look_at_cluster(seeds, seat).await,
             Source::Sentinel { name, sentinels } => {
                 let sentinels = Sentinels { name, all: sentinels, access: &self.sentinel_access };
                 tokio::select! {
@@ -46,14 +46,14 @@ impl Deployment {
     }
 
     /// Whether a server is alone or of a cluster, as soon as it can be asked.
-    async fn find_out(&self, address: &Address) {
+    async fn find_out(&self, address: &Address, seat: usize) {
         loop {
             let map = self.map.load_full();
             let Some(node) = map.primaries().next() else { return };
-            match cluster::is_of_cluster(node).await {
+            match cluster::is_of_cluster(node, seat).await {
                 Some(true) => {
                     let Address::Tcp(seed) = address else { return };
-                    return self.look_at_cluster(std::slice::from_ref(seed)).await;
+                    return self.look_at_cluster(std::slice::from_ref(seed), seat).await;
                 }
                 Some(false) if !map.is_settled => self.put(Map::of_one(node.clone(), true)),
                 Some(false) | None => {}
@@ -64,11 +64,11 @@ impl Deployment {
         }
     }
 
-    async fn look_at_cluster(&self, seeds: &[Endpoint]) {
+    async fn look_at_cluster(&self, seeds: &[Endpoint], seat: usize) {
         loop {
             let hint = self.hint.lock().unwrap_or_else(PoisonError::into_inner).take();
             let map = self.map.load_full();
-            match cluster::look(&map, seeds, &self.access, hint.as_deref()).await {
+            match cluster::look(&map, seat, seeds, &self.access, hint.as_deref()).await {
                 Ok(views) => {
                     let guests = self.guests.lock().unwrap_or_else(PoisonError::into_inner);
                     let map = self.map.load_full();

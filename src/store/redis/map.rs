@@ -123,9 +123,9 @@ impl Map {
         self.nodes.iter().filter(|known| known.role == Role::Primary).map(|known| &known.node)
     }
 
-    /// Whether every slot has a node that is connected.
+    /// Whether every slot has a node that is connected and answers.
     pub(super) fn is_whole(&self) -> bool {
-        self.why_empty.is_none() && self.unserved().is_none() && self.primaries().all(|node| node.is_up())
+        self.why_empty.is_none() && self.unserved().is_none() && self.primaries().all(|node| node.is_well())
     }
 
     /// Whether more than half of the shards are there. What is lost of a cluster has its failure modes; a Tollgate that

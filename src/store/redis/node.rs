@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use super::{
     breaker::{Breaker, Change, SILENT_TIMEOUTS},
     commit::IN_FLIGHT_MAX,
+    deadline::Deadline,
     dial::Dial,
     error,
     link::{self, Link, Live},
@@ -59,6 +60,8 @@ pub(super) struct Node {
     declares: AtomicBool,
     /// True once the node is no longer wanted.
     closing: watch::Sender<bool>,
+    /// Changes when the connections have to be made anew.
+    anew: watch::Sender<()>,
     /// Changes whenever a connection comes up.
     ups: watch::Sender<()>,
     hears: Hears,
@@ -71,6 +74,8 @@ pub(super) enum Sign {
     Up,
     /// A connection is down, or could not be made.
     Down,
+    /// It says that it is a replica.
+    ReadOnly,
     /// It gives no answers, or says that it is not what it is taken for: read only, loading, without a key.
     Suspect,
 }
@@ -101,6 +106,7 @@ impl Node {
             is_refusing: AtomicBool::new(false),
             declares: AtomicBool::new(false),
             closing: watch::Sender::new(false),
+            anew: watch::Sender::new(()),
             ups: watch::Sender::new(()),
             hears,
         }
@@ -153,12 +159,18 @@ impl Node {
         !self.declares.load(Ordering::Relaxed)
     }
 
-    /// One command's reply, for who keeps the map of nodes. Takes whichever connection is up.
+    /// One command's reply, for who keeps the map of nodes. Over the connection of the seat of this thread, as far as that
+    /// is up: from another thread it might come between ASKING and what that is for.
     ///
     /// # Errors
     /// When none is up, or there is no reply in time. An error reply is a reply.
-    pub(super) async fn ask(&self, words: &[&str], within: Duration) -> Result<Resp3Frame, StoreError> {
-        let reply = self.live(0)?.ask(words, within).await;
+    pub(super) async fn ask(
+        &self,
+        seat: usize,
+        words: &[&str],
+        within: Duration,
+    ) -> Result<Resp3Frame, StoreError> {
+        let reply = self.live(seat)?.ask(words, within).await;
         reply.map_err(|e| error::from_client(&self.address, &e, within))
     }
 
@@ -191,6 +203,11 @@ impl Node {
         self.links.iter().any(Link::is_up)
     }
 
+    /// Whether it is, and answers.
+    pub(super) fn is_well(&self) -> bool {
+        self.is_up() && !self.is_open()
+    }
+
     /// Keeps the connection of a seat up, on this runtime, until [`close`](Self::close) or the runtime's end.
     pub(super) async fn keep(self: Arc<Self>, seat: usize) {
         if self.links[seat].claim() {
@@ -201,6 +218,17 @@ impl Node {
     /// Ends all connections, with what is in flight on them.
     pub(super) fn close(&self) {
         self.closing.send_replace(true);
+    }
+
+    /// Makes all connections anew, and asks for the address behind the name again.
+    pub(super) fn connect_anew(&self) {
+        self.anew.send_replace(());
+    }
+
+    /// Ends when a connection has to be made anew.
+    pub(super) async fn is_to_connect_anew(&self) {
+        // The sender lives as long as the node does.
+        let _ = self.anew.subscribe().changed().await;
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -257,7 +285,9 @@ impl Node {
         }
         *lock(&self.refusal) = Some(error.clone());
         self.is_refusing.store(true, Ordering::Relaxed);
-        if error::is_sign_of_change(text) {
+        if text.contains("READONLY") {
+            self.tell(Sign::ReadOnly);
+        } else if error::is_sign_of_change(text) {
             self.suspect();
         }
     }
@@ -368,25 +398,5 @@ pub(super) enum NodeError {
 impl From<StoreError> for NodeError {
     fn from(error: StoreError) -> Self {
         Self::Store(error)
-    }
-}
-
-/// When a spend gives up.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Deadline {
-    pub(super) at: Instant,
-    whole: Duration,
-}
-
-impl Deadline {
-    pub(super) fn after(whole: Duration) -> Self {
-        // A caller who grants more than the clock can count grants for ever, and the shard's timeout bounds that.
-        let now = SystemClock.instant();
-        Self { at: now.checked_add(whole).unwrap_or(now), whole }
-    }
-
-    /// What is told to whom it has passed.
-    pub(super) fn passed(&self, shard: &str) -> StoreError {
-        StoreError::Timeout { shard: shard.to_owned(), after: self.whole }
     }
 }

@@ -16,7 +16,7 @@ use std::{
 
 use tokio::sync::{Notify, oneshot};
 
-use super::node::{Deadline, NodeError};
+use super::{deadline::Deadline, node::NodeError};
 use crate::{
     limit::{Charge, Decision},
     store::StoreError,

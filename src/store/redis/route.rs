@@ -4,8 +4,9 @@
 //! happened. Charges that turn out to be in several places are handed back to be sent in smaller parts.
 
 use super::{
+    deadline::Deadline,
     deployment::Deployment,
-    node::{Deadline, Node, NodeError},
+    node::{Node, NodeError},
 };
 use crate::{
     limit::{Charge, Decision},
