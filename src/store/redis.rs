@@ -53,6 +53,7 @@ mod parts;
 mod route;
 mod seats;
 mod node;
+mod sign;
 mod deadline;
 mod link;
 mod commit;

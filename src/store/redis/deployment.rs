@@ -28,8 +28,9 @@ use super::{
     config::RedisConfigError,
     dial::{Access, Dial},
     map::{Known, Map, Role},
-    node::{Hears, Node, Sign},
+    node::Node,
     seats::Seat,
+    sign::{Hears, Sign},
     slots::Endpoint,
 };
 use crate::{

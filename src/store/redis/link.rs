@@ -37,8 +37,9 @@ use super::{
     commit,
     dial::{ask, once},
     error,
-    node::{Node, Sign},
+    node::Node,
     queue::{Bounds, Queue},
+    sign::Sign,
 };
 use crate::store::{StoreError, script};
 

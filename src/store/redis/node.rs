@@ -6,7 +6,6 @@
 //! hold the seats learn of it.
 
 use std::{
-    fmt,
     hash::{BuildHasher, Hasher, RandomState},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -27,6 +26,7 @@ use super::{
     link::{self, Link, Live},
     queue::How,
     reply::Whole,
+    sign::{Hears, Sign},
 };
 use crate::{
     clock::{Clock, SystemClock},
@@ -65,29 +65,6 @@ pub(super) struct Node {
     /// Changes whenever a connection comes up.
     ups: watch::Sender<()>,
     hears: Hears,
-}
-
-/// What a node tells of itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sign {
-    /// A connection is up, and was not before.
-    Up,
-    /// A connection is down, or could not be made.
-    Down,
-    /// It says that it is a replica.
-    ReadOnly,
-    /// It gives no answers, or says that it is not what it is taken for: read only, loading, without a key.
-    Suspect,
-}
-
-/// Whom a node tells its signs. Called on any thread; must not wait.
-#[derive(Clone)]
-pub(super) struct Hears(pub(super) Arc<dyn Fn(Sign) + Send + Sync>);
-
-impl fmt::Debug for Hears {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Hears")
-    }
 }
 
 impl Node {
