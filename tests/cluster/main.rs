@@ -10,6 +10,8 @@
 mod support;
 #[path = "../support/cluster.rs"]
 mod cluster;
+#[path = "../support/pki.rs"]
+mod pki;
 #[path = "../support/sentinel.rs"]
 mod sentinel;
 

@@ -4,13 +4,15 @@ use tollgate::{
     settings::RedisType,
     store::{
         Store,
-        redis::{Auth, RedisConfig, RedisStore},
+        redis::{Auth, RedisConfig, RedisStore, RedisTls},
     },
 };
 
 use crate::{
     cluster::{Cluster, Plan, slot_of},
-    config, connected, eventually, is_whole, spend,
+    config, connected, eventually, is_whole,
+    pki::Pki,
+    spend,
     support::redis::{Make, RedisServer},
 };
 
@@ -92,6 +94,41 @@ async fn nodes_that_announce_host_names_or_nothing_are_found() {
         let names = store.health().iter().all(|shard| shard.shard.starts_with("localhost:"));
         assert!(names, "{:?}", store.health());
     }
+}
+
+#[tokio::test]
+async fn a_cluster_is_used_over_tls_on_the_ports_that_it_has_for_that() {
+    let pki = Pki::new();
+    let (certificate, key) = pki.issue("localhost");
+    pki.write("cert.pem", &certificate);
+    pki.write("key.pem", &key);
+    let tls_port = |port: u16| if port < 20_000 { port + 30_000 } else { port - 10_000 };
+    let args_of = |_: usize, port: u16| {
+        let words = [
+            // Written so that the harness goes on speaking to the other port.
+            ("--Tls-Port", tls_port(port).to_string()),
+            ("--tls-cluster", "yes".to_owned()),
+            ("--cluster-port", (port + 10_000).to_string()),
+            ("--tls-ca-cert-file", pki.path("ca.pem")),
+            ("--tls-cert-file", pki.path("cert.pem")),
+            ("--tls-key-file", pki.path("key.pem")),
+            ("--tls-auth-clients", "no".to_owned()),
+        ];
+        words.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect()
+    };
+    let cluster = Cluster::start_as(&Plan { replicas: 0, args_of: &args_of, ..Plan::usual() });
+    let port = tls_port(cluster.nodes[0].port);
+    // The nodes announce addresses, and their certificates name a host.
+    let server_name = Some("localhost".to_owned());
+    let tls = Some(RedisTls { ca: Some(pki.file("ca.pem")), server_name, ..RedisTls::default() });
+    let store = connected(&RedisConfig { tls, ..config(format!("rediss-cluster://localhost:{port}")) }).await;
+    spends_everywhere(&store, &cluster).await;
+    let mut used: Vec<String> = store.health().into_iter().map(|shard| shard.shard).collect();
+    let ports = cluster.nodes.iter().map(|node| format!("127.0.0.1:{}", tls_port(node.port)));
+    let mut wanted: Vec<String> = ports.collect();
+    used.sort_unstable();
+    wanted.sort_unstable();
+    assert_eq!(used, wanted);
 }
 
 #[tokio::test]
