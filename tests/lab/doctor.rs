@@ -101,8 +101,17 @@ fn passwords_and_rights_are_told_without_the_password() {
 }
 
 #[test]
+fn a_server_without_auth_is_told_and_repeats_no_password() {
+    let redis = RedisServer::start(&["--rename-command", "AUTH", ""]);
+    let told = doctor(&format!("redis://ann:{SECRET}@{}", redis.address()));
+    says(&told, 1, &["unknown command 'AUTH'", "take the password away"]);
+    assert!(!told.stdout.contains(SECRET), "{}", told.stdout);
+}
+
+#[test]
 fn what_is_no_redis_or_not_there_ends_with_2() {
     let closed = free_port();
+    says(&doctor("/nowhere/redis.sock"), 2, &["No such file", "the path of its socket"]);
     says(&doctor(&format!("127.0.0.1:{closed}")), 2, &["Connection refused", "start it"]);
     says(&doctor("nohost.invalid:1"), 2, &["correct the host's name"]);
     let web = TcpListener::bind(("127.0.0.1", 0)).unwrap();

@@ -115,6 +115,21 @@ async fn the_name_in_the_certificate_may_be_set() {
 }
 
 #[tokio::test]
+async fn a_server_that_knows_no_auth_does_not_make_us_show_the_password() {
+    // It repeats what it did not understand, in up to 128 characters.
+    let server = RedisServer::start(&["--rename-command", "AUTH", ""]);
+    for auth in ["hunter2".to_owned(), "ann:hunter2".to_owned(), "hunter2".repeat(30)] {
+        let config = RedisConfig { auth: text(&auth), ..config(server.address()) };
+        let store = RedisStore::new(&config).unwrap();
+        store.connect_here();
+        eventually(&auth, async || format!("{:?}", store.health()).contains("unknown command")).await;
+        let error = spend(&store, "tg:a", 1).await.unwrap_err();
+        let all = format!("{error} {error:?} {store:?} {:?}", store.health());
+        assert!(!all.contains("hunter2"), "{all}");
+    }
+}
+
+#[tokio::test]
 async fn the_database_of_the_url_is_used() {
     let server = RedisServer::start(&[]);
     let store = connected(&config(format!("redis://{}/3", server.address()))).await;

@@ -90,7 +90,7 @@ impl Access {
             fail_fast: true,
             server,
             username,
-            password: password.map(|password| password.expose().to_owned()),
+            password: password.as_ref().map(|password| password.expose().to_owned()),
             database: self.database,
             tls: connector.map(Into::into),
             ..Config::default()
@@ -106,7 +106,8 @@ impl Access {
         };
         // No reconnect policy: see the top of `redis.rs`.
         let client = Client::new(config, None, Some(connection), None);
-        let task = client.init().await.map_err(|e| self.failed(&shard, &e))?;
+        let task = client.init().await;
+        let task = task.map_err(|e| self.failed(&shard, &error::without(password.as_ref(), e)))?;
         Ok((client, task))
     }
 

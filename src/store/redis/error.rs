@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fred::error::{Error, ErrorKind};
 
-use crate::store::StoreError;
+use crate::{settings::Secret, store::StoreError};
 
 /// Longest part of a server's error that is repeated, in characters: an error may quote a key, and keys come from clients.
 const QUOTE_MAX: usize = 300;
@@ -54,6 +54,17 @@ pub(super) fn from_client(shard: &str, error: &Error, waited: Duration) -> Store
     }
 }
 
+/// The same error in words that do not repeat a password: whoever stands at the other end may say anything that it was told.
+pub(super) fn without(secret: Option<&Secret>, error: Error) -> Error {
+    match secret.map(Secret::expose) {
+        Some(secret) if !secret.is_empty() && error.details().contains(secret) => {
+            let details = error.details().replace(secret, "(hidden)");
+            Error::new(error.kind().clone(), details)
+        }
+        _ => error,
+    }
+}
+
 /// Redis' error codes are its first word, in capitals.
 fn code(text: &str) -> &str {
     text.split([' ', '\r', '\n']).next().unwrap_or("")
@@ -86,8 +97,12 @@ fn in_words(error: &Error) -> String {
     clipped(message.map_or(details, |(message, _)| message))
 }
 
-/// On one line, and not without end.
+/// What a server puts before the words that it did not understand: of AUTH these are the password.
+const OUR_WORDS: &str = ", with args beginning with";
+
+/// On one line, not without end, and without what we have said ourselves.
 fn clipped(text: &str) -> String {
+    let text = text.split_once(OUR_WORDS).map_or(text, |(before, _)| before);
     let mut line: String =
         text.chars().take(QUOTE_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
     if text.chars().nth(QUOTE_MAX).is_some() {
@@ -125,6 +140,23 @@ mod tests {
         }
         let moved = from_reply("h:1", "MOVED 1 10.0.0.1:6379").to_string();
         assert!(moved.contains("REDIS_TYPE=single"), "{moved}");
+    }
+
+    #[test]
+    fn a_server_that_knows_no_auth_repeats_the_password_and_we_do_not() {
+        for text in [
+            "ERR unknown command 'AUTH', with args beginning with: 'ann' 'hunter2' ",
+            "ERR unknown command `AUTH`, with args beginning with: `hunter2`, ",
+        ] {
+            let error = from_reply("h:1", text).to_string();
+            assert!(error.contains("unknown command") && !error.contains("hunter2"), "{error}");
+        }
+        // In the words of who is no Redis.
+        let secret = Secret::new("hunter2");
+        let odd = || Error::new(ErrorKind::Unknown, "ERR what is AUTH hunter2?");
+        let error = from_client("h:1", &without(Some(&secret), odd()), Duration::ZERO).to_string();
+        assert!(error.contains("what is AUTH (hidden)?"), "{error}");
+        assert_eq!(without(Some(&Secret::new("")), odd()).details(), odd().details());
     }
 
     #[test]

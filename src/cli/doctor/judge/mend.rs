@@ -8,6 +8,8 @@ pub(super) fn mend(why: &str, check: &'static str) -> &'static str {
             "sentinel" => "set REDIS_SENTINEL_AUTH to the password, or to user:password of an ACL user",
             _ => "set REDIS_AUTH to the password, or to user:password of an ACL user",
         }
+    } else if has(&["unknown command 'AUTH'", "unknown command `AUTH`"]) {
+        "it knows no passwords: take the password away, or let a proxy between pass AUTH on"
     } else if has(&["NOPERM", "ACL failure", "permission", "can't run"]) {
         "give the user `~tg:* +evalsha +script|load +time +get +set +del`, or what the README lists besides"
     } else if has(&["LOADING"]) {
@@ -30,6 +32,8 @@ pub(super) fn mend(why: &str, check: &'static str) -> &'static str {
         "the server or a proxy forbids it; Tollgate needs EVALSHA, SCRIPT LOAD, TIME, GET, SET and DEL"
     } else if has(&["REDIS_TLS", "speak TLS"]) {
         "TLS has to be the same on both sides: REDIS_TLS or rediss://, REDIS_TLS_CACERT, REDIS_TLS_CLIENT_CERT"
+    } else if has(&["No such file"]) {
+        "start it, or correct the path of its socket"
     } else if has(&["Connection refused"]) {
         "start it, or correct the address"
     } else if has(&["lookup", "not known", "resolve"]) {
