@@ -245,6 +245,15 @@ mod tests {
             (Some(Sentinel), "mymaster", "REDIS_URL", "name,host:port"),
             (None, "redis-sentinel://a:1", "REDIS_URL", "redis-sentinel://host:port,host:port/name"),
             (None, "redis-cluster://a:1,,b:2", "REDIS_URL", "no host"),
+            (Some(Sentinel), "a:1,b:2", "REDIS_URL", "names no master"),
+            (None, "redis://a:1/0/x", "REDIS_URL", "behind the database"),
+            (None, "redis-sentinel://a:1/m/0/x", "REDIS_URL", "behind the database"),
+            // Each of these would quietly have dialled another port or host than was meant.
+            (None, "[::1]7000", "REDIS_URL", "port"),
+            (None, "[::1]x:7000", "REDIS_URL", "port"),
+            (None, "fe80::1:6379", "REDIS_URL", "[::1]:6379"),
+            (None, "a b:1", "REDIS_URL", "a space"),
+            (None, "redis-cluster://u:p@a:1,u:p@b:2", "REDIS_URL", "before the first host"),
         ] {
             let error = source(kind, url).unwrap_err();
             assert!(error.starts_with(&format!("{name}: ")) && error.contains(why), "{url}: {error}");
@@ -307,6 +316,9 @@ mod tests {
             ("redis://h/256", None, "REDIS_URL", "database"),
             ("http://h", None, "REDIS_URL", "unknown scheme http"),
             ("redis://u:hunter2/x@h:1", None, "REDIS_URL", "%2F"),
+            // Its end would have been the master's name, which is shown.
+            ("redis-sentinel://u:1/hunter2@h:1", None, "REDIS_URL", "%2F"),
+            ("redis-cluster://u:hunter2@a:1,u:hunter2@b:2", None, "REDIS_URL", "%40"),
             ("redis://u:hunter2@h:1?db=1", None, "REDIS_URL", "after ?"),
             ("redis://u:hunter2@h:1", Some("hunter2"), "REDIS_AUTH", "keep one"),
             ("h:1", Some(""), "REDIS_AUTH", "no password"),

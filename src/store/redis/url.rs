@@ -59,7 +59,16 @@ impl<'t> Url<'t> {
         if rest.contains(['?', '#']) {
             return Err(wrong(&format!("has a part after ? or #, which means nothing here{hint}")));
         }
+        // Of a password with a /, what is behind it would be taken for a name or a number, and be shown.
+        if path.contains('@') {
+            return Err(wrong(&format!("has an @ behind a /{hint}")));
+        }
         let (who, hosts) = authority.rsplit_once('@').map_or((None, authority), |(who, at)| (Some(who), at));
+        if who.is_some_and(|who| who.split_once('@').is_some_and(|(_, more)| more.contains(','))) {
+            return Err(wrong(&format!(
+                "names who asks more than once; write it before the first host only{hint}"
+            )));
+        }
         let (user, password) = who.map_or((None, None), |who| {
             let (user, password) = who.split_once(':').unwrap_or((who, ""));
             (
@@ -87,7 +96,7 @@ impl<'t> Url<'t> {
             Some(RedisType::Cluster) => Source::Cluster(self.endpoints(&self.hosts, REDIS_PORT)?),
             Some(RedisType::Sentinel) => self.sentinel()?,
         };
-        let database = match (&source, self.database_text(&source)) {
+        let database = match (&source, self.database_text(&source)?) {
             (_, None) => None,
             (Source::Cluster(_), Some(text)) if text != "0" => {
                 return Err(self.wrong("names a database, but a cluster has only 0"));
@@ -146,7 +155,10 @@ impl<'t> Url<'t> {
     fn sentinel(&self) -> Result<Source, RedisConfigError> {
         let (name, hosts) = match (self.schemeless, self.hosts.as_slice(), self.path.first()) {
             (false, hosts, Some(name)) => (decoded(name), hosts),
-            (true, [name, hosts @ ..], _) if !hosts.is_empty() => ((*name).to_owned(), hosts),
+            // Who forgot the name would lose a sentinel to it.
+            (true, [name, hosts @ ..], _) if !hosts.is_empty() && !name.contains(':') => {
+                ((*name).to_owned(), hosts)
+            }
             _ => {
                 let why = "names no master or no sentinel; write name,host:port,host:port or \
                            redis-sentinel://host:port,host:port/name";
@@ -156,9 +168,14 @@ impl<'t> Url<'t> {
         Ok(Source::Sentinel { name, sentinels: self.endpoints(hosts, SENTINEL_PORT)? })
     }
 
-    fn database_text(&self, source: &Source) -> Option<&'t str> {
+    /// What stands behind the hosts, and behind the name of a sentinel's master.
+    fn database_text(&self, source: &Source) -> Result<Option<&'t str>, RedisConfigError> {
         let is_named = !self.schemeless && matches!(source, Source::Sentinel { .. });
-        self.path.get(usize::from(is_named)).copied()
+        match self.path.get(usize::from(is_named)..).unwrap_or_default() {
+            [] => Ok(None),
+            [database] => Ok(Some(database)),
+            _ => Err(self.wrong("has a part behind the database, which means nothing here")),
+        }
     }
 
     fn endpoints(&self, hosts: &[&str], port: u16) -> Result<Vec<Endpoint>, RedisConfigError> {
@@ -167,11 +184,19 @@ impl<'t> Url<'t> {
 
     fn endpoint(&self, text: &str, default_port: u16) -> Result<Endpoint, RedisConfigError> {
         let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-            Some((host, rest)) => (host, rest.strip_prefix(':')),
+            Some((host, "")) => (host, None),
+            Some((host, rest)) => (host, Some(rest.strip_prefix(':').unwrap_or_default())),
+            None if text.matches(':').count() > 1 => {
+                let why = "has more than one : in an address; write [::1]:6379 for IPv6";
+                return Err(self.wrong(&format!("{why}{}", self.hint)));
+            }
             None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
         };
         if host.is_empty() {
             return Err(self.wrong(&format!("names no host{}", self.hint)));
+        }
+        if host.contains(|c: char| c.is_whitespace() || c.is_control()) {
+            return Err(self.wrong(&format!("has a space in a host{}", self.hint)));
         }
         let port = match port {
             None => default_port,
