@@ -62,6 +62,7 @@ impl Subset for Store {
         "REDIS_TLS_CLIENT_CERT",
         "REDIS_TLS_CLIENT_KEY",
         "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION",
+        "REDIS_TLS_SERVER_NAME",
         "REDIS_PERSECOND",
         "REDIS_PERSECOND_URL",
         "REDIS_PERSECOND_TYPE",
