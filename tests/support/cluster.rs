@@ -391,5 +391,5 @@ pub(crate) fn slot_of(key: &[u8]) -> u16 {
 const _: fn() = || {
     let _ = (Cluster::start, Cluster::addresses, Cluster::replica_of, Cluster::kill, Cluster::until_promoted);
     let _ = (Cluster::fail_over_to, Cluster::add_shard, Cluster::move_slot);
-    let _ = Cluster::until_replicated;
+    let _ = (Cluster::until_replicated, slot_of);
 };

@@ -286,7 +286,14 @@ fn read_reply(reader: &mut impl BufRead) -> std::io::Result<String> {
 /// Each test binary compiles this file and uses a part of it; this names the rest.
 const _: fn() = || {
     let _ = (RedisServer::pid, RedisServer::dir, RedisServer::address, RedisServer::command, free_port);
-    let _ = (RedisServer::log_in, free_cluster_port, Make::all, RedisServer::lives, RedisServer::command_at);
+    let _ = (
+        RedisServer::start,
+        RedisServer::log_in,
+        free_cluster_port,
+        Make::all,
+        RedisServer::lives,
+        RedisServer::command_at,
+    );
     let _ = (
         RedisServer::hang,
         RedisServer::go_on,
