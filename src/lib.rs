@@ -7,7 +7,7 @@
 //!
 //! 0  clock limit algorithm key        pure: no tokio, no I/O, no serde; time is an argument
 //! 1  rules settings metrics           parse, don't validate; rules do no I/O but in watch and xds
-//! 2  store near_cache and            tokio; fred only under store::redis, notify only in rules::watch
+//! 2  store near_cache lease and      tokio; fred only under store::redis, notify only in rules::watch
 //!    rules::{watch,xds}
 //! 3  limiter                          generic over Clock and Store
 //! 4  proto service admin telemetry    tonic and prost only here, in server, cli and rules::xds; axum only in admin
@@ -27,6 +27,7 @@ pub mod metrics;
 
 pub mod store;
 pub mod near_cache;
+pub mod lease;
 
 pub mod limiter;
 

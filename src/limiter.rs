@@ -1,7 +1,7 @@
 //! One request's way, on one screen: rules, keys, the store, the answer.
 //!
 //! ```text
-//! Question -> Plan: which rules, keys and costs -> near answers -> Store: one call -> Answer
+//! Question -> Plan: which rules, keys and costs -> near answers, leases -> Store: one call -> Answer
 //!                                                                    └ no answer: on_store_failure
 //! ```
 //!
@@ -11,6 +11,7 @@
 mod answer;
 mod count;
 mod failure;
+mod lease;
 mod naming;
 mod plan;
 mod spend;
@@ -25,6 +26,7 @@ use self::{plan::Plan, trouble::Troubles};
 use crate::{
     clock::Clock,
     key::Format,
+    lease::Leases,
     limit::{Charge, Entry},
     metrics::{Metrics, RuleSetCounters},
     near_cache::{NearCache, Style},
@@ -48,6 +50,8 @@ pub struct Limiter<C, S> {
     local: MemoryStore<C>,
     /// Before a store that is elsewhere.
     near: Option<Arc<NearCache>>,
+    /// The same.
+    leases: Option<Leases>,
     loaded: ArcSwapOption<Loaded>,
     options: Options,
     metrics: Arc<Metrics>,
@@ -72,6 +76,8 @@ pub struct Options {
     pub fleet_size: u32,
     /// How much memory near answers may take; 0 asks the store always.
     pub near_bytes: usize,
+    /// Keys are leased without being asked to above so many requests a second in this process; 0 for none.
+    pub lease_above: u32,
     /// What counters are called.
     pub keys: Format,
 }
@@ -86,6 +92,7 @@ impl From<&Settings> for Options {
             stop_counting: settings.answers.stop_counting,
             fleet_size: settings.store.fleet_size.get(),
             near_bytes: settings.store.near_bytes,
+            lease_above: settings.store.lease_above,
             keys: settings.keys.clone(),
         }
     }
@@ -207,8 +214,11 @@ impl<C: Clock, S: Store> Limiter<C, S> {
         if let (Some(near), Some(reference)) = (&near, &metrics.reference) {
             reference.gauges.measure(spend::gauges(Arc::clone(near)));
         }
+        let leases = (!store.is_here()).then(|| {
+            Leases::new(options.fleet_size, options.lease_above, metrics.leases.clone(), clock.instant())
+        });
         let (loaded, troubles) = (ArcSwapOption::empty(), Troubles::default());
-        Self { clock, store, local, near, loaded, options, metrics, troubles }
+        Self { clock, store, local, near, leases, loaded, options, metrics, troubles }
     }
 
     /// Puts rules in force, at once for all questions that come from now on.
@@ -217,6 +227,9 @@ impl<C: Clock, S: Store> Limiter<C, S> {
         self.loaded.store(Some(Arc::new(Loaded { rules, counters })));
         if let Some(near) = &self.near {
             near.clear(self.clock.instant());
+        }
+        if let Some(leases) = &self.leases {
+            leases.retire(self.clock.instant());
         }
     }
 

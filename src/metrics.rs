@@ -7,6 +7,7 @@
 mod counted;
 pub mod exposition;
 pub mod gauges;
+mod leases;
 pub mod mapper;
 mod mapping_file;
 pub mod mogrifier;
@@ -27,6 +28,7 @@ use prometheus_client::{
 };
 
 pub use self::counted::{Counted, Dropped};
+pub use self::leases::LeaseCounters;
 use self::reference::{Group, OVERFLOW, Reference};
 use crate::rules::RuleSet;
 
@@ -58,6 +60,8 @@ pub struct Metrics {
     pub reference: Option<Reference>,
     /// Requests that were answered here, since all of their limits were known to be over.
     pub near_answers: Counter,
+    /// What was taken ahead of requests.
+    pub leases: LeaseCounters,
     /// Seconds that the store took to answer.
     pub store_seconds: Histogram,
     /// Domains, limits and tenants in force.
@@ -226,6 +230,7 @@ impl Metrics {
             "near_answers",
             "Answers without asking the store, since their limits were known to be over",
         );
+        let leases = LeaseCounters::registered(&mut registry);
         let store_seconds = Histogram::new(STORE_SECONDS);
         registry.register("store_seconds", "Time that the store took to answer", store_seconds.clone());
         let loaded = LoadedGauges::registered(&mut registry);
@@ -246,6 +251,7 @@ impl Metrics {
             answered,
             reference,
             near_answers,
+            leases,
             store_seconds,
             loaded,
             in_flight,

@@ -7,6 +7,7 @@ mod compile;
 mod reference;
 mod tiered;
 mod terms;
+mod lease;
 mod fields;
 mod metadata;
 mod scalar;
@@ -144,6 +145,8 @@ pub struct Rule {
     pub on_store_failure: FailureMode,
     /// `headers: false` hides this rule's numbers (not its Retry-After).
     pub headers: bool,
+    /// How many hits to take from the store ahead of their requests; 0 for none, `None` where it is left to LEASE_ABOVE.
+    pub lease: Option<u32>,
     /// Names of rules that this one replaces in the same request.
     pub replaces: Box<[Box<str>]>,
     /// Index into [`RuleSet::metric_labels`]: rules that share a name share their counters.

@@ -131,6 +131,8 @@ pub struct Store {
     pub fleet_size: NonZeroU32,
     /// How much memory near answers may take; 0 asks the store always.
     pub near_bytes: usize,
+    /// Keys are leased without being asked to above so many requests a second in this process; 0 for none.
+    pub lease_above: u32,
 }
 
 /// What answers say.
@@ -250,6 +252,7 @@ impl Settings {
                 timeout: store_timeout(&read, compat)?,
                 on_failure: read.one("ON_STORE_FAILURE", values::failure_mode)?,
                 fleet_size: read.one("FLEET_SIZE", values::count32)?,
+                lease_above: read.one("LEASE_ABOVE", values::count32_or_none)?,
                 near_bytes: read.opt("LOCAL_CACHE_SIZE_IN_BYTES", values::size)?.unwrap_or(if compat {
                     0
                 } else {

@@ -191,6 +191,7 @@ fn cases() -> Vec<Case> {
         case("ON_STORE_FAILURE", "Error", ("LOCAL", "Local"), ("ignore", "`deny` or `local`"), |s| d(s.store.on_failure)),
         case("FLEET_SIZE", "4", ("12", "12"), ("4294967296", "1 to 4294967295"), |s| d(s.store.fleet_size)),
         case("LOCAL_CACHE_SIZE_IN_BYTES", "16777216", ("0", "0"), ("-1", "bytes from 0 to 17179869184"), |s| d(s.store.near_bytes)),
+        case("LEASE_ABOVE", "0", ("500", "500"), ("-1", "0 to 4294967295"), |s| d(s.store.lease_above)),
         case("REDIS_URL", "memory", ("r:1", "(hidden)"), None, |s| if redis(s) == "memory" { redis(s) } else { part(&redis(s), "url: ") }),
         case("REDIS_AUTH", "None", ("user:geheim", "Some(Text((hidden)))"), None, |s| part(&redis(s), " auth: ")),
         case("REDIS_AUTH_FILE", "None", ("/run/auth", "Some(File(\"/run/auth\"))"), None, |s| part(&redis(s), " auth: ")),

@@ -38,6 +38,7 @@ const PARTS: &[Part] = &[
     // 2: what waits. fred only under store/redis, notify only in rules/watch.
     part(2, "store",           "bytes thiserror"),
     part(2, "near_cache",      "foldhash"),
+    part(2, "lease",           "foldhash tokio"),
     part(2, "store/memory",    "foldhash hashbrown"),
     part(2, "store/script",    "bytes foldhash hashbrown"),
     part(2, "store/redis",     "arc_swap bytes fred percent_encoding rustls socket2 thiserror tokio tracing"),
@@ -46,7 +47,7 @@ const PARTS: &[Part] = &[
     part(2, "rules/xds",       "prost prost_types serde_json thiserror tokio tokio_stream tonic tracing"),
 
     // 3: decides. It knows no proto, no Redis, no HTTP.
-    part(3, "limiter",         "arc_swap bytes thiserror tracing"),
+    part(3, "limiter",         "arc_swap bytes futures_util thiserror tracing"),
 
     // 4: the edges. tonic and prost only here, in server, in cli and in rules/xds; axum only in admin.
     part(4, "proto",           "tonic"),
@@ -57,7 +58,6 @@ const PARTS: &[Part] = &[
     part(4, "telemetry/spans", "http opentelemetry opentelemetry_http opentelemetry_otlp opentelemetry_sdk prometheus_client tokio tonic tracing"),
     part(4, "telemetry/b3",    "http opentelemetry"),
     part(4, "telemetry/collector", "hyper_rustls opentelemetry_http opentelemetry_otlp tokio_rustls tonic"),
-
     // 5: composition.
     part(5, "server",          "arc_swap bytes h2 http hyper hyper_util socket2 tokio tokio_rustls tonic tonic_health tonic_reflection tower tracing"),
     part(5, "server/http2",    "bytes futures_util h2 http tokio"),

@@ -261,6 +261,11 @@ fn modes(planned: &Planned<'_>) -> Vec<String> {
         if !rule.headers {
             modes.push("headers: false, its numbers are not told to clients".into());
         }
+        match rule.lease {
+            None => {}
+            Some(0) => modes.push("lease: 0, each hit asks the store".into()),
+            Some(lease) => modes.push(format!("lease: up to {lease} hits are taken ahead, and spent here")),
+        }
     }
     modes
 }

@@ -1,4 +1,4 @@
-//! Deciding a plan's charges: near answers first, then the store, of which one learns.
+//! Deciding a plan's charges: near answers first, then what is held of a lease, then the store, of which one learns.
 //!
 //! What is counted besides: how long the store took, and what near answers spared it. What the store grants is taken from
 //! this process's part of `local` limits, too.
@@ -48,12 +48,23 @@ impl<C: Clock, S: Store> Limiter<C, S> {
     pub(super) async fn decide(&self, plan: &Plan<'_>, within: Duration) -> Result<Decided, StoreError> {
         let began = self.clock.instant();
         let known = self.near.as_ref().map_or(Known::Nothing, |near| near.look(&plan.charges, began));
+        let leased = if known == Known::Nothing { self.leased(plan, began) } else { None };
+        if let Some(decision) = leased.as_ref().and_then(|leased| leased.spend_held(began)) {
+            self.spend_locally(plan, &decision);
+            return Ok(Decided { decision, near: Vec::new() });
+        }
         let decided = match known {
             Known::All(decision) => {
                 self.metrics.near_answers.inc();
                 return Ok(Decided { near: vec![true; plan.charges.len()], decision });
             }
-            Known::Nothing => self.spend(plan, began, within).await,
+            Known::Nothing => match leased {
+                Some(leased) => {
+                    let decision = self.spend_leased(&leased, began, within).await;
+                    decision.map(|decision| Decided { decision, near: Vec::new() })
+                }
+                None => self.spend(plan, began, within).await,
+            },
             Known::Some(known) => self.spend_others(plan, known, began, within).await,
         };
         let took = self.clock.instant().duration_since(began);
@@ -105,7 +116,7 @@ impl<C: Clock, S: Store> Limiter<C, S> {
     }
 
     /// One call, of which one learns.
-    async fn ask_store(
+    pub(super) async fn ask_store(
         &self,
         charges: &[Charge],
         began: Instant,

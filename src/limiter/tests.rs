@@ -65,6 +65,7 @@ const OPTIONS: Options = Options {
     stop_counting: false,
     fleet_size: 4,
     near_bytes: 1 << 20,
+    lease_above: 0,
     keys: Format::OWN,
 };
 

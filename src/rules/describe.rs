@@ -41,6 +41,9 @@ impl RuleSet {
             if limit.burst() != limit.requests() {
                 line += &format!(", burst: {}", limit.burst());
             }
+            if let Some(lease) = rule.lease {
+                line += &format!(", lease: {lease}");
+            }
             line
         };
         let lines = |domain| self.named_rules(domain).map(move |(name, rule)| line(domain, &name, rule));
@@ -100,6 +103,7 @@ fn rule_json(name: &str, rule: &Rule) -> Value {
         "limit": limit,
         "shadow_mode": rule.written.shadow,
         "quota_mode": rule.written.quota,
+        "lease": rule.lease,
         "on_store_failure": rule.on_store_failure.as_str(),
         "file": *rule.at.0,
         "line": rule.at.1,

@@ -81,8 +81,9 @@ pub(super) const LIMIT: Grammar = Grammar {
         "on_store_failure",
         "mode",
         "headers",
+        "lease",
     ],
-    later: &["shards", "lease", "reserve", "max_delay", "release_after"],
+    later: &["shards", "reserve", "max_delay", "release_after"],
     open: false,
 };
 

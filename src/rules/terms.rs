@@ -3,6 +3,7 @@
 use super::{
     FailureMode, Unit,
     fields::{Fields, Reader},
+    lease::{self, Lease},
     mistake::quote,
     words::{list_of, nearest},
     yaml::Node,
@@ -67,6 +68,7 @@ pub(super) struct Terms {
     pub(super) mode: Option<Mode>,
     pub(super) on_store_failure: Option<FailureMode>,
     pub(super) headers: Option<bool>,
+    pub(super) lease: Option<Lease>,
 }
 
 impl Terms {
@@ -78,12 +80,15 @@ impl Terms {
             .and_then(|node| reader.word(node, "`on_store_failure`", &FAILURE_MODES));
         let headers = fields.get("headers").filter(|node| !reader.is_null(node));
         let headers = headers.map(|node| reader.flag(node, "`headers`"));
-        Self { mode, on_store_failure, headers }
+        Self { mode, on_store_failure, headers, lease: lease::read(reader, fields) }
     }
 
     /// Whether any of them is said.
     pub(super) fn says_anything(self) -> bool {
-        self.mode.is_some() || self.on_store_failure.is_some() || self.headers.is_some()
+        self.mode.is_some()
+            || self.on_store_failure.is_some()
+            || self.headers.is_some()
+            || self.lease.is_some()
     }
 
     /// What is not said here is as said there.
@@ -92,6 +97,7 @@ impl Terms {
             mode: self.mode.or(other.mode),
             on_store_failure: self.on_store_failure.or(other.on_store_failure),
             headers: self.headers.or(other.headers),
+            lease: self.lease.or(other.lease),
         }
     }
 }

@@ -65,6 +65,7 @@ pub(super) const TENANT: Grammar = Grammar {
         "on_store_failure",
         "mode",
         "headers",
+        "lease",
         "name",
         "per",
         "routes",
@@ -84,7 +85,7 @@ pub(super) const LIMIT: Grammar = Grammar {
     open: false,
 };
 
-const LATER: [&str; 5] = ["shards", "lease", "reserve", "max_delay", "release_after"];
+const LATER: [&str; 4] = ["shards", "reserve", "max_delay", "release_after"];
 
 /// The rules of one domain.
 #[derive(Debug)]

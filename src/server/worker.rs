@@ -37,10 +37,14 @@ use crate::{
     proto,
     service::{InFlight, Service},
     settings::{GrpcAge, Settings},
+    store::Store,
 };
 
 /// Connections that wait for their thread: as many as arrive while it is at work for a moment.
 const CONNECTIONS_WAITING_MAX: usize = 256;
+
+/// How often leases are looked at: a tenth of their life.
+const LEASES_EVERY: Duration = Duration::from_millis(100);
 
 /// The service that each thread serves.
 type Limits = Service<SystemClock, Backend>;
@@ -132,13 +136,18 @@ struct Shared {
 }
 
 /// One thread's life.
-fn work(limiter: &Served, mut connections: mpsc::Receiver<Accepted>, shared: &Shared) -> Result<(), String> {
+fn work(
+    limiter: &Arc<Served>,
+    mut connections: mpsc::Receiver<Accepted>,
+    shared: &Shared,
+) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| error.to_string())?;
     runtime.block_on(async {
         limiter.store().join();
+        let leases = tokio::spawn(keep_leases(Arc::clone(limiter)));
         let mut served = JoinSet::new();
         loop {
             tokio::select! {
@@ -153,8 +162,22 @@ fn work(limiter: &Served, mut connections: mpsc::Receiver<Accepted>, shared: &Sh
             }
         }
         while served.join_next().await.is_some() {}
+        leases.abort();
+        // While this thread's connections to the store are there. Another may take some after that, and does the same.
+        limiter.give_back_leases(true).await;
     });
     Ok(())
+}
+
+/// Gives back what leases have not spent in time.
+async fn keep_leases(limiter: Arc<Served>) {
+    if limiter.store().is_here() {
+        return;
+    }
+    loop {
+        tokio::time::sleep(LEASES_EVERY).await;
+        limiter.give_back_leases(false).await;
+    }
 }
 
 impl Shared {

@@ -140,6 +140,7 @@ mod tests {
             on_refusal: OnRefusal::Keep,
             on_store_failure: FailureMode::Error,
             headers,
+            lease: None,
             replaces: [].into(),
             metric: 0,
             detail: None,

@@ -225,6 +225,8 @@ const TABLE: &[Row] = &[
         "while the store is lost, `local` grants a limit divided by this: how many Tollgates there are, at most"),
     text(Store, "LOCAL_CACHE_SIZE_IN_BYTES", "local-cache-size-in-bytes", "BYTES", Derived("16 MiB; 0 in compat"),
         "what is known to be over is refused here, without asking Redis again for up to a second; 0 asks always"),
+    text(Store, "LEASE_ABOVE", "lease-above", "N", Text("0"),
+        "keys of more requests a second in one process are leased as if their rule said so; 0, since what is left is told less exactly then"),
 
     secret(Redis, "REDIS_URL", "redis-url", "ADDRESS",
         "`host:port`, `redis://…`, `rediss://…` or a socket's path; for a cluster `host:port,…` or `redis-cluster://…`, for sentinels `name,host:port,…` or `redis-sentinel://…`"),

@@ -208,6 +208,12 @@ pub fn count32(text: &str) -> Result<NonZeroU32, Want> {
     text.parse().map_err(|_| format!("write a whole number from 1 to {}", u32::MAX))
 }
 
+/// # Errors
+/// When it is no whole number from 0 to 4294967295.
+pub fn count32_or_none(text: &str) -> Result<u32, Want> {
+    text.parse().map_err(|_| format!("write a whole number from 0 to {}", u32::MAX))
+}
+
 /// A number, or `cores` for as many as this process may use.
 ///
 /// # Errors

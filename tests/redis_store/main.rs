@@ -13,6 +13,7 @@ mod budget;
 mod commit;
 mod failure;
 mod fake;
+mod lease;
 mod outage;
 
 use std::time::{Duration, Instant};

@@ -171,3 +171,33 @@ fn an_address_that_is_none_ends_with_64() {
         assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_lease_holds_goes_back_when_the_service_ends_or_when_nobody_asks_for_it() {
+    let redis = RedisServer::start(&[]);
+    let rules = "domain: test\ndescriptors:\n- {key: user, rate_limit: {unit: year, requests_per_unit: 1000, lease: 50}}\n";
+    let address = redis.address();
+    let mut service = Service::start(&[("rules.yaml", rules)], &[("REDIS_URL", &address), ("THREADS", "2")]);
+    service.until_health(ServingStatus::Serving).await;
+    let mut client = service.client().await;
+    let counted = |who: &str| {
+        let key = format!("tg:test:user={who}:fixed_window/31536000s");
+        redis.command(&["GET", &key]).split(' ').nth(2).map_or(0, |count| count.trim().parse().unwrap())
+    };
+    for who in ["ann", "bob"] {
+        for _ in 0..3 {
+            let answer = client.should_rate_limit(request("user", who)).await.unwrap().into_inner();
+            assert_eq!(answer.overall_code, 1);
+        }
+    }
+    drop(client);
+    until("what is not spent is back", async || counted("ann") == 3 && counted("bob") == 3).await;
+    let mut client = service.client().await;
+    for _ in 0..2 {
+        client.should_rate_limit(request("user", "eve")).await.unwrap();
+    }
+    assert!([2, 52].contains(&counted("eve")));
+    service.served.signal("TERM");
+    assert_eq!(service.served.exit_code(), Some(0));
+    assert_eq!((counted("ann"), counted("bob"), counted("eve")), (3, 3, 2));
+}

@@ -104,6 +104,8 @@ impl Form<'_, '_> {
         let replaces = self.replaces(&fields, name.as_deref());
         let terms = Terms::read(self.reader, &fields);
         let limit = if unlimited { self.unlimited(&fields) } else { self.numbers(&fields, requests) };
+        let lease =
+            terms.lease.and_then(|lease| lease.hits(self.reader, limit, fields.key("lease").unwrap_or(node)));
         let (role, on_refusal) = self.consequences(&fields, terms, marks);
         let requests = requests.unwrap_or(0);
         Some(Rule {
@@ -115,6 +117,7 @@ impl Form<'_, '_> {
             on_refusal,
             on_store_failure: terms.on_store_failure.unwrap_or(self.reader.dialect.on_store_failure),
             headers: terms.headers.unwrap_or(true),
+            lease,
             replaces,
             metric: self.labels.get(self.domain, &path.name),
             detail: path.detail(marks.detailed),
@@ -130,7 +133,8 @@ impl Form<'_, '_> {
     /// An unlimited limit has no numbers. The reference minds a unit that it knows, and passes over the rest
     /// (`config-unlimited-with-a-wrong-unit`).
     fn unlimited(&mut self, fields: &Fields<'_>) -> Option<Limit> {
-        for name in ["unit", "requests_per_unit", "algorithm", "burst", "window", "unit_multiplier"] {
+        for name in ["unit", "requests_per_unit", "algorithm", "burst", "window", "unit_multiplier", "lease"]
+        {
             let (Some(key), Some(value)) = (fields.key(name), fields.get(name)) else { continue };
             let passed_over = match name {
                 "unit" => value.scalar().is_none_or(|text| terms::unit_word(text).is_none()),

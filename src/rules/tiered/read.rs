@@ -237,8 +237,10 @@ impl<'n> Form<'_, '_, 'n> {
         };
         let mode = spec.terms.mode.unwrap_or(Mode::Enforce);
         let requests = spec.requests();
+        let lease = spec.terms.lease.and_then(|lease| lease.hits(self.reader, limit, spec.at));
         self.rules.push(Rule {
             limit,
+            lease,
             name: spec.name.map(Into::into),
             policy: terms::policy_name(spec.name.unwrap_or(&label)),
             shown: (requests, terms::unit_of(limit.map_or(0, |limit| limit.window_us()))),
