@@ -36,7 +36,15 @@ pub(super) fn exporter(protocol: TracingProtocol) -> Result<SpanExporter, String
             SpanExporter::builder().with_http().with_http_client(client).build()
         }
     };
-    built.map_err(|error| format!("TRACING_ENABLED: {error}"))
+    built.map_err(|error| format!("TRACING_ENABLED: {}", shown(error.to_string())))
+}
+
+/// An error repeats the address that it is about, and in that there may be a password.
+fn shown(error: String) -> String {
+    match variable("ENDPOINT") {
+        Some((_, address)) if address.contains('@') => error.replace(&address, "(hidden)"),
+        _ => error,
+    }
 }
 
 /// Longer than any timeout that the specification's variables are set to.

@@ -270,6 +270,7 @@ fn a_wrong_variable_of_opentelemetry_ends_with_64_and_its_name() {
     let rules = tempfile::tempdir().unwrap();
     for (name, value) in [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "::nowhere"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://ann:hunter2@no where"),
         ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/does/not/exist.pem"),
         ("OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")),
         ("OTEL_BSP_MAX_QUEUE_SIZE", "many"),
@@ -281,6 +282,7 @@ fn a_wrong_variable_of_opentelemetry_ends_with_64_and_its_name() {
             let told = ended(&mut command);
             assert_eq!(told.code, Some(64), "{name} {protocol}: {}", told.stderr);
             assert!(told.stderr.contains(name), "{protocol}: {}", told.stderr);
+            assert!(!told.stderr.contains("hunter2"), "{protocol}: {}", told.stderr);
         }
     }
 }

@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use super::{
     address::Address,
     dial::Access,
+    error::clipped,
     map::Map,
     node::Node,
     reply::error_text,
@@ -146,7 +147,7 @@ fn from_slots(by: &str, known: &Resp3Frame, reply: &Resp3Frame, host: &str) -> R
         Some(text) if text.contains("cluster support disabled") => {
             format!("{by} is of no cluster: write REDIS_TYPE=single, or the address of one that is")
         }
-        Some(text) => format!("{by} does not tell the slots: {text}"),
+        Some(text) => format!("{by} does not tell the slots: {}", clipped(&text)),
         None => format!("{by} tells the slots in a form that is not Redis Cluster's"),
     })
 }

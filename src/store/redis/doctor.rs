@@ -14,6 +14,7 @@ use super::{
     address::{Address, Source, Target},
     config::{Names, RedisConfig, RedisConfigError},
     dial::Access,
+    error::clipped,
     reply::error_text,
     slots::{self, Endpoint, SLOTS, ShardView, info, text},
 };
@@ -228,8 +229,8 @@ async fn ask_seed(seed: &Endpoint, access: &Access) -> Result<(Cluster, Vec<Shar
     let views = slots::from_shards(by_shards, &seed.host, access.tls.is_some())
         .or_else(|| slots::from_slots(by_slots, &seed.host));
     let Some(views) = views else {
-        let why = error_text(by_slots).map_or("it tells no slots in a form that we know".into(), |e| e);
-        return Err(why.into_owned());
+        let why = error_text(by_slots).unwrap_or("it tells no slots in a form that we know".into());
+        return Err(clipped(&why));
     };
     let cluster = Cluster {
         seen_by: seed.to_string(),
@@ -277,11 +278,14 @@ async fn ask_sentinel(name: &str, endpoint: &Endpoint, access: &Access) -> Resul
     let replies = asked.map_err(|e| e.to_string())?;
     let reply = replies.first().ok_or("it left the reply out")?;
     if let Some(why) = error_text(reply) {
-        return Err(why.into_owned());
+        return Err(clipped(&why));
     }
     match reply {
         Resp3Frame::Array { data, .. } => match &data[..] {
-            [host, port] => text(host).zip(text(port)).map(|(host, port)| format!("{host}:{port}")),
+            [host, port] => text(host)
+                .zip(text(port).and_then(|port| port.parse().ok()))
+                .and_then(|(host, port)| Endpoint::told(host, port))
+                .map(|master| master.to_string()),
             _ => None,
         },
         _ => None,

@@ -101,7 +101,7 @@ fn in_words(error: &Error) -> String {
 const OUR_WORDS: &str = ", with args beginning with";
 
 /// On one line, not without end, and without what we have said ourselves.
-fn clipped(text: &str) -> String {
+pub(super) fn clipped(text: &str) -> String {
     let text = text.split_once(OUR_WORDS).map_or(text, |(before, _)| before);
     let mut line: String =
         text.chars().take(QUOTE_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();

@@ -15,6 +15,7 @@ use tokio::{sync::Notify, task::JoinSet};
 use super::{
     address::Address,
     dial::Access,
+    error::clipped,
     link::AbortOnDrop,
     reply::error_text,
     slots::{Endpoint, text},
@@ -132,7 +133,7 @@ async fn ask(endpoint: &Endpoint, access: &Access, name: &str) -> Result<Endpoin
     let replies = replies.map_err(|e| format!("a sentinel cannot be asked: {e}"))?;
     let reply = replies.first().ok_or("a reply is missing")?;
     if let Some(text) = error_text(reply) {
-        return Err(format!("the sentinel {endpoint} does not name the master: {text}"));
+        return Err(format!("the sentinel {endpoint} does not name the master: {}", clipped(&text)));
     }
     let named = match reply {
         Resp3Frame::Array { data, .. } => match data.as_slice() {
@@ -142,6 +143,6 @@ async fn ask(endpoint: &Endpoint, access: &Access, name: &str) -> Result<Endpoin
         _ => None,
     };
     named
-        .map(|(host, port)| Endpoint { host: host.to_owned(), port })
+        .and_then(|(host, port)| Endpoint::told(host, port))
         .ok_or_else(|| format!("the sentinel {endpoint} knows no master {name}: see REDIS_URL"))
 }

@@ -55,12 +55,28 @@ pub(super) struct Endpoint {
     pub(super) port: u16,
 }
 
+/// The longest name that a host may have, in bytes (RFC 1035, 2.3.4).
+const HOST_MAX: usize = 255;
+
 impl Endpoint {
+    /// What a server tells of another one; `None` where nobody can be dialled there. It is repeated in logs and answers,
+    /// so it has to be on one line and of bounded length.
+    pub(super) fn told(host: &str, port: u16) -> Option<Self> {
+        (is_host(host) && port != 0).then(|| Self { host: host.to_owned(), port })
+    }
+
     /// `host:port` as redirections have it. Without a host it is on that of `asked`.
     pub(super) fn parse(text: &str, asked: &str) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
-        Some(Self { host: host_or(host, asked), port: port.parse().ok().filter(|port| *port != 0)? })
+        Self::told(host_or(host, asked), port.parse().ok()?)
     }
+}
+
+/// Whether it can be the name or the address of a host.
+pub(super) fn is_host(text: &str) -> bool {
+    !text.is_empty()
+        && text.len() <= HOST_MAX
+        && !text.contains(|c: char| c.is_whitespace() || c.is_control())
 }
 
 impl fmt::Display for Endpoint {
@@ -72,10 +88,10 @@ impl fmt::Display for Endpoint {
     }
 }
 
-fn host_or(host: &str, asked: &str) -> String {
+fn host_or<'h>(host: &'h str, asked: &'h str) -> &'h str {
     // `?` and nothing are how a node says that it does not know how others see it.
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    if host.is_empty() || host == "?" { asked.to_owned() } else { host.to_owned() }
+    if host.is_empty() || host == "?" { asked } else { host }
 }
 
 /// A part of the slots and who has them.
@@ -131,7 +147,7 @@ fn shard_node(node: &Resp3Frame, asked: &str, tls: bool) -> Option<(Endpoint, bo
     }
     let port = if tls { tls_port } else { port }?;
     let host = host_or(endpoint.or(ip).unwrap_or(""), asked);
-    Some((Endpoint { host, port: u16::try_from(port).ok().filter(|port| *port != 0)? }, primary))
+    Some((Endpoint::told(host, u16::try_from(port).ok()?)?, primary))
 }
 
 /// The pairs of a map, which RESP2 sends as a list of names and values.
@@ -164,7 +180,7 @@ pub(super) fn from_slots(reply: &Resp3Frame, asked: &str) -> Option<Vec<ShardVie
         let mut nodes = nodes.iter().map(|node| match list(node)? {
             [host, port, ..] => {
                 let host = host_or(text(host).unwrap_or(""), asked);
-                Some(Endpoint { host, port: u16::try_from(number(port)?).ok().filter(|port| *port != 0)? })
+                Endpoint::told(host, u16::try_from(number(port)?).ok()?)
             }
             _ => None,
         });
@@ -242,6 +258,19 @@ mod tests {
 
     fn at(host: &str, port: u16) -> Endpoint {
         Endpoint { host: host.to_owned(), port }
+    }
+
+    #[test]
+    fn a_host_that_would_break_a_line_of_the_log_or_fill_it_is_nobody() {
+        let longest = "h".repeat(HOST_MAX);
+        assert_eq!(Endpoint::parse(&format!("{longest}:1"), ""), Some(at(&longest, 1)));
+        for odd in
+            [&format!("h{longest}:1"), "h\nWARN all is well:1", "h h:1", "h\u{1b}[2J:1", "h:0", "h:65536"]
+        {
+            assert_eq!(Endpoint::parse(odd, "asked"), None, "{odd:?}");
+        }
+        assert_eq!(Endpoint::parse("?:1", "asked"), Some(at("asked", 1)));
+        assert_eq!(Endpoint::parse(":1", ""), None);
     }
 
     #[test]

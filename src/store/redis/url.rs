@@ -7,7 +7,7 @@ use percent_encoding::percent_decode_str;
 use super::{
     address::{Address, Credentials, Source, Target},
     config::{Names, RedisConfig, RedisConfigError},
-    slots::Endpoint,
+    slots::{Endpoint, is_host},
 };
 use crate::settings::{RedisType, Secret};
 
@@ -195,8 +195,9 @@ impl<'t> Url<'t> {
         if host.is_empty() {
             return Err(self.wrong(&format!("names no host{}", self.hint)));
         }
-        if host.contains(|c: char| c.is_whitespace() || c.is_control()) {
-            return Err(self.wrong(&format!("has a space in a host{}", self.hint)));
+        let host = decoded(host);
+        if !is_host(&host) {
+            return Err(self.wrong(&format!("has a host with a space in it, or one too long{}", self.hint)));
         }
         let port = match port {
             None => default_port,
@@ -204,7 +205,7 @@ impl<'t> Url<'t> {
                 self.wrong(&format!("has a port that is no number from 1 to 65535{}", self.hint))
             })?,
         };
-        Ok(Endpoint { host: decoded(host), port })
+        Ok(Endpoint { host, port })
     }
 
     fn wrong(&self, why: &str) -> RedisConfigError {
