@@ -323,6 +323,10 @@ fn backend(read: &Reader<'_>) -> Result<Backend, SettingsError> {
     let redis = redis::redis(read)?;
     let wants_redis = read.opt("BACKEND_TYPE", values::backend)?;
     match (wants_redis, redis) {
+        (None, None) if read.one("REDIS_PERSECOND", values::boolean)? => Err(read.missing(
+            "REDIS_URL",
+            "REDIS_PERSECOND=true needs a Redis for the other limits, too, such as `localhost:6379`",
+        )),
         (Some(values::BackendType::Memory), _) | (None, None) => Ok(Backend::Memory { keys_max }),
         (_, Some(redis)) => Ok(Backend::Redis(Box::new(redis))),
         (Some(values::BackendType::Redis), None) => Err(read.missing(

@@ -396,6 +396,9 @@ fn the_store_is_redis_as_soon_as_there_is_an_address() {
     assert!(!is_redis(&[("REDIS_URL", "redis:6379"), ("BACKEND_TYPE", "memory")]));
     let error = compile(&[("BACKEND_TYPE", "redis")]).unwrap_err().to_string();
     assert!(error.contains("REDIS_URL") && error.contains("localhost:6379"), "{error}");
+    let second = [("REDIS_PERSECOND", "true"), ("REDIS_PERSECOND_URL", "redis:6380")];
+    let error = compile(&second).unwrap_err().to_string();
+    assert!(error.starts_with("REDIS_URL") && error.contains("the other limits"), "{error}");
     for half in ["REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY"] {
         assert!(compile(&[(half, "x.pem")]).unwrap_err().to_string().contains("needs its"), "{half}");
     }

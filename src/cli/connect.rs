@@ -232,7 +232,7 @@ impl Service {
         let name = self.tls.name.as_deref().unwrap_or("that host");
         Some(match error {
             rustls::Error::InvalidMessage(_) => {
-                format!("{at} speaks no TLS: leave it out, or is it another port?")
+                format!("{at} speaks no TLS: ask without (no --tls, no https://), or is it another port?")
             }
             // Authorities may have one name and two keys.
             rustls::Error::InvalidCertificate(
@@ -248,6 +248,15 @@ impl Service {
             rustls::Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             ) => format!("the certificate of {at} is not for {name} ({error}): --name says another name"),
+            // `openssl req -x509` makes such ones; clients in Go take them.
+            rustls::Error::InvalidCertificate(CertificateError::Other(why))
+                if why.to_string().contains("CaUsedAsEndEntity") =>
+            {
+                format!(
+                    "the certificate of {at} is an authority's own, which no server may show: let it sign another, or make \
+                     it with basicConstraints=CA:FALSE"
+                )
+            }
             rustls::Error::InvalidCertificate(_) => {
                 format!("the certificate of {at} cannot be trusted: {error}")
             }

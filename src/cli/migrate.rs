@@ -26,7 +26,7 @@ use crate::{
         Dialect, FailureMode, Files, Which, compile,
         watch::{Dir, DirError, Reading},
     },
-    settings::{RawSettings, Settings, ignored},
+    settings::{RawSettings, Settings, SettingsError, ignored},
 };
 use differences::{Difference, Rules};
 use environment::{Environment, is_ours};
@@ -171,7 +171,9 @@ fn variables(environment: &Environment, report: &mut Report, terminal: &mut Term
     // Whatever their values are: one that asks for nothing is needed as little.
     let unneeded = |name: &str| !ignored([(name, "1")]).is_empty();
     let names = || known.keys().chain(environment.unseen.keys()).map(String::as_str);
-    let stays: Vec<&str> = names().filter(|name| is_ours(name)).collect();
+    let wrong = wrong_values(known);
+    let stays: Vec<&str> =
+        names().filter(|name| is_ours(name) && wrong.iter().all(|why| why.name != *name)).collect();
     let not_needed: Vec<&str> = names().filter(|name| unneeded(name)).collect();
     let strange: Vec<&str> =
         names().filter(|name| !is_ours(name) && ignored([(*name, "1")]).is_empty()).collect();
@@ -184,19 +186,20 @@ fn variables(environment: &Environment, report: &mut Report, terminal: &mut Term
     for (name, from) in &environment.unseen {
         terminal.line(format!("  not seen: {name} ({from})"));
     }
-    report.cannot.extend(wrong_values(known));
+    report.cannot.extend(wrong.iter().map(ToString::to_string));
 }
 
 /// Every value that the service would refuse.
-fn wrong_values(known: &BTreeMap<String, String>) -> Vec<String> {
+fn wrong_values(known: &BTreeMap<String, String>) -> Vec<SettingsError> {
     let mut given: BTreeMap<&str, &str> = known.iter().map(|(name, value)| (&**name, &**value)).collect();
     let mut wrong = Vec::new();
     loop {
         let raw = RawSettings::of(given.iter().map(|(name, value)| (*name, *value)));
         let Err(why) = Settings::compile(&raw) else { return wrong };
-        wrong.push(why.to_string());
         // Without it the next one shows; one that is missing cannot be taken away.
-        if given.remove(why.name).is_none() {
+        let is_last = given.remove(why.name).is_none();
+        wrong.push(why);
+        if is_last {
             return wrong;
         }
     }

@@ -279,7 +279,9 @@ impl Sending {
         };
         self.dropped.inc_by(count);
         if !failing {
-            tracing::warn!("traces are lost, since the collector does not take them: {why}");
+            tracing::warn!(
+                "traces are lost, since the collector does not take them: {why} (OTEL_EXPORTER_OTLP_ENDPOINT, else localhost)"
+            );
         }
         Err(())
     }

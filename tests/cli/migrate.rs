@@ -153,6 +153,8 @@ fn what_cannot_be_taken_over_is_2_with_every_reason() {
     ] {
         assert!(told.stdout.contains(words), "no {words:?} in\n{}", told.stdout);
     }
+    let stays = told.stdout.lines().find(|line| line.starts_with("  stays: ")).unwrap();
+    assert!(!stays.contains("BACKEND_TYPE") && !stays.contains("REDIS_TYPE"), "{stays}");
     // What `env` says wins over `envFrom`.
     assert!(!told.stdout.contains("LOG_LEVEL is not set"));
 

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+
 use super::{SHOP, rules};
 use crate::{
     pki::Pki,
@@ -61,6 +63,20 @@ fn call_speaks_tls_and_says_whom_it_does_not_trust() {
 
     let (_plain, plain) = serve(dir.path(), &[]);
     fails(&[&plain, "--ca", &ca], "speaks no TLS");
+}
+
+#[test]
+fn a_service_that_shows_what_openssl_req_x509_makes_is_told_from_one_that_is_not_trusted() {
+    let (dir, pki, own) = (rules(&[("shop.yaml", SHOP)]), Pki::new(), KeyPair::generate().unwrap());
+    let mut params = CertificateParams::new(vec!["limits.example".to_owned()]).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    pki.write("own.pem", &params.self_signed(&own).unwrap().pem());
+    pki.write("own.key", &own.serialize_pem());
+    let (cert, key) = (pki.path("own.pem"), pki.path("own.key"));
+    let tls =
+        [("GRPC_SERVER_USE_TLS", "true"), ("GRPC_SERVER_TLS_CERT", &*cert), ("GRPC_SERVER_TLS_KEY", &*key)];
+    let (_served, at) = serve(dir.path(), &tls);
+    fails(&[&at, "--ca", &cert, "--name", "limits.example"], "make it with basicConstraints=CA:FALSE");
 }
 
 #[test]

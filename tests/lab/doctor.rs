@@ -128,7 +128,11 @@ fn what_is_no_redis_or_not_there_ends_with_2() {
     says(&run(["doctor", "--timeout", "200ms", &address]), 2, &["no connection within 0.2 s"]);
     let plain = RedisServer::start(&[]);
     let url = format!("rediss://{}", plain.address());
-    says(&run(["doctor", "--timeout", "300ms", &url]), 2, &["does it speak TLS?", "REDIS_TLS"]);
+    says(
+        &run(["doctor", "--timeout", "300ms", &url]),
+        2,
+        &["does it speak TLS?", "(--timeout)", "REDIS_TLS"],
+    );
 }
 
 #[test]
@@ -163,6 +167,22 @@ fn sentinels_name_the_master_or_say_why_not() {
     says(&doctor(&all.url()), 0, &[&format!("names {master}"), ", the primary", ", a replica"]);
     says(&doctor(&all.url().replace("mymaster", "other")), 2, &["knows no master other", "sentinel monitor"]);
     says(&doctor(&format!("mymaster,{master}")), 2, &["NOAUTH", "REDIS_SENTINEL_AUTH"]);
+    let away = format!("mymaster,127.0.0.1:{}", free_port());
+    says(
+        &doctor(&away),
+        2,
+        &["Connection refused", "no sentinel names a master", "one of the sentinels above"],
+    );
+}
+
+#[test]
+fn a_sentinel_that_is_taken_for_a_server_is_told() {
+    let all = Sentinels::start(Passwords { servers: None, sentinels: None });
+    let url = all.url();
+    let sentinel = url.rsplit([',', '/']).find(|part| part.contains(':')).unwrap();
+    let told = doctor(sentinel);
+    says(&told, 1, &["unknown command 'SCRIPT'", "where it is a sentinel, write REDIS_URL=NAME,HOST:PORT"]);
+    assert!(!told.stdout.contains("algorithm::decide"), "{}", told.stdout);
 }
 
 #[test]

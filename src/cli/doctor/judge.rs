@@ -173,11 +173,12 @@ fn sentinels(examination: &Examination) -> Vec<Line> {
         examination.guides.iter().filter_map(|guide| guide.names.as_ref().ok()).collect();
     let mut lines = Vec::new();
     if named.is_empty() {
-        lines.push(bad(
-            "topology",
-            "no sentinel names a master",
-            "compare the name in REDIS_URL with `sentinel monitor NAME …` of the sentinels",
-        ));
+        let asked = "knows no master";
+        let answered =
+            examination.guides.iter().any(|guide| matches!(&guide.names, Err(why) if why.contains(asked)));
+        let mend =
+            if answered { mend(asked, "sentinel") } else { "mend one of the sentinels above, better all" };
+        lines.push(bad("topology", "no sentinel names a master", mend));
     }
     if named.iter().any(|name| *name != named[0]) {
         lines.push(warn(

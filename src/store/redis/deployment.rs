@@ -129,7 +129,9 @@ impl Deployment {
         let first = match &target.source {
             Source::Single(address) => Map::of_one(deployment.new_node(address.clone()), true),
             Source::Found(address) => Map::of_one(deployment.new_node(address.clone()), false),
-            Source::Cluster(_) | Source::Sentinel { .. } => Map::empty("nobody asked to connect".to_owned()),
+            Source::Cluster(_) | Source::Sentinel { .. } => {
+                Map::empty("its servers are not known yet".to_owned())
+            }
         };
         deployment.put(first);
         Ok(deployment)

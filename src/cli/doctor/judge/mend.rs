@@ -28,6 +28,11 @@ pub(super) fn mend(why: &str, check: &'static str) -> &'static str {
         "it is no sentinel: these listen on 26379 by default"
     } else if has(&["knows no master"]) {
         "compare the name in REDIS_URL with `sentinel monitor NAME …` of the sentinels"
+    } else if has(&["unknown command 'SCRIPT'", "unknown command `SCRIPT`"]) {
+        "where it is a sentinel, write REDIS_URL=NAME,HOST:PORT,...; else a proxy forbids it: Tollgate needs EVALSHA, \
+         SCRIPT LOAD, TIME, GET, SET and DEL"
+    } else if has(&["non local key"]) {
+        "it is a node of a cluster: take REDIS_TYPE=single away"
     } else if has(&["unknown command"]) {
         "the server or a proxy forbids it; Tollgate needs EVALSHA, SCRIPT LOAD, TIME, GET, SET and DEL"
     } else if has(&["REDIS_TLS", "speak TLS"]) {

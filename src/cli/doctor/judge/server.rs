@@ -26,7 +26,9 @@ pub(super) fn server(examined: &Examined, kind: &Kind, timeout: Duration) -> Sec
 }
 
 fn reach(silence: &Silence, part: &Part) -> Line {
-    let (why, mend) = (silence.why.as_str(), mend(&silence.why, "reach"));
+    let mend = mend(&silence.why, "reach");
+    // Here a flag says how long to wait.
+    let why = silence.why.replace("(REDIS_TIMEOUT)", "(--timeout)");
     if *part == Part::StandsBy { warn("reach", why, mend) } else { bad("reach", why, mend) }
 }
 
@@ -230,7 +232,11 @@ fn rights(server: &Server) -> Line {
 fn script(ran: &Result<Script, String>, server: &Server, timeout: Duration) -> Line {
     let script = match ran {
         Ok(script) => script,
-        Err(why) => return bad("script", format!("it does not run: {why}"), mend(why, "script")),
+        Err(why) => {
+            // Redis repeats the command, and that is the whole script.
+            let short = why.split(", with args").next().unwrap_or(why);
+            return bad("script", format!("it does not run: {short}"), mend(why, "script"));
+        }
     };
     let found = format!("{} a call, loaded in {}", human(script.call), human(script.loading));
     if script.call >= timeout {
