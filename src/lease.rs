@@ -152,7 +152,7 @@ impl Leases {
         match (lease, &self.hot) {
             (Some(lease), _) if lease > 0 && may() && charge.key.plain().is_none() => u64::from(lease),
             (None, Some(hot)) if may() && charge.key.plain().is_none() => {
-                hot.size(self.hasher.hash_one(&charge.key), now)
+                hot.size(self.hasher.hash_one(&charge.key), &charge.limit, now)
             }
             _ => 0,
         }

@@ -8,10 +8,12 @@ use std::{
     time::Instant,
 };
 
+use crate::{algorithm::arith::muldiv, limit::Limit};
+
 /// Half a megabyte, and with a million keys of which a thousand are hot, few share a cell with one of these.
 const CELLS: usize = 65_536;
 
-/// A lease is what this process asks for in so much of a second.
+/// A lease is what this process asks for in a tenth of a second.
 const LEASES_A_SECOND: u64 = 10;
 
 const COUNT_BITS: u32 = 22;
@@ -32,7 +34,10 @@ impl Hot {
     }
 
     /// Counts a request of a key, and says how much of it to take ahead; 0 when it is not hot.
-    pub(super) fn size(&self, hash: u64, now: Instant) -> u64 {
+    ///
+    /// A bucket that is nearly full voids a lease at the limit's own rate, so that much is taken besides: else hot keys that
+    /// are far from their limit, which most are, would hardly have a use of it.
+    pub(super) fn size(&self, hash: u64, limit: &Limit, now: Instant) -> u64 {
         // The upper bits, since the lower ones have chosen the shard.
         let cell = &self.cells[(hash >> 32) as usize % CELLS];
         let second = now.saturating_duration_since(self.began).as_secs() & ((1 << 20) - 1);
@@ -45,6 +50,40 @@ impl Hot {
         };
         cell.store(second << (2 * COUNT_BITS) | last << COUNT_BITS | count, Relaxed);
         let rate = last.max(count);
-        if rate > self.above { rate.div_ceil(LEASES_A_SECOND) } else { 0 }
+        if rate <= self.above {
+            return 0;
+        }
+        let (tokens, us) = limit.reduced();
+        let refill = if limit.algorithm().has_window() { 0 } else { muldiv(tokens, 1_000_000, us).0 };
+        (rate + refill).div_ceil(LEASES_A_SECOND)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{
+        clock::{Clock, SystemClock},
+        limit::Algorithm,
+    };
+
+    fn of(algorithm: Algorithm, requests: u32, window_us: u64) -> Limit {
+        Limit::new(algorithm, requests, window_us, None).unwrap()
+    }
+
+    #[test]
+    fn a_key_is_hot_above_a_rate_and_cold_again_two_seconds_later() {
+        let hot = Hot::new(100, SystemClock.instant());
+        let began = SystemClock.instant();
+        let window = of(Algorithm::FixedWindow, 1000, 1_000_000);
+        let sizes: Vec<u64> = (0..200).map(|_| hot.size(7 << 32, &window, began)).collect();
+        assert_eq!((sizes[99], sizes[100], sizes[199]), (0, 11, 20));
+        assert_eq!(hot.size(8 << 32, &window, began), 0, "another one");
+        assert_eq!(hot.size(7 << 32, &window, began + Duration::from_millis(1500)), 20);
+        let bucket = of(Algorithm::TokenBucket, 1000, 1_000_000);
+        assert_eq!(hot.size(7 << 32, &bucket, began + Duration::from_millis(1500)), 120, "and what is void");
+        assert_eq!(hot.size(7 << 32, &window, began + Duration::from_millis(3500)), 0);
     }
 }

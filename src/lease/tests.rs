@@ -386,14 +386,3 @@ fn giving_back_that_fails_bars_the_key_for_a_while() {
         assert_eq!(matches!(tollgate.next(&one, 10, now), Next::Take(_)), leased, "{after:?}");
     }
 }
-
-#[test]
-fn a_key_is_hot_above_a_rate_and_cold_again_two_seconds_later() {
-    let hot = Hot::new(100, SystemClock.instant());
-    let began = SystemClock.instant();
-    let sizes: Vec<u64> = (0..200).map(|_| hot.size(7 << 32, began)).collect();
-    assert_eq!((sizes[99], sizes[100], sizes[199]), (0, 11, 20));
-    assert_eq!(hot.size(8 << 32, began), 0, "another one");
-    assert_eq!(hot.size(7 << 32, began + Duration::from_millis(1500)), 20);
-    assert_eq!(hot.size(7 << 32, began + Duration::from_millis(3500)), 0);
-}
