@@ -160,7 +160,7 @@ pub enum AskError {
     #[error(transparent)]
     Invalid(#[from] Invalid),
     /// No rules were loaded yet: UNAVAILABLE.
-    #[error("no rules are loaded yet: see the log for what is wrong with the rule files")]
+    #[error("no rules are loaded yet: the log says why")]
     NoRules,
     /// The store gave no answer and the rules say `error`: UNAVAILABLE, so that Envoy's own failure mode decides.
     #[error(transparent)]

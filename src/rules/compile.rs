@@ -4,10 +4,10 @@
 //! compiled into what requests look up. The revision is a hash of what was read, files named by rules included, so equal
 //! files have equal revisions on every machine.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, path::Path, sync::Arc};
 
 use super::{
-    Compiled, Dialect, Domain, Files, Form, Level, Mistakes, RuleSet,
+    Compiled, Dialect, Domain, Files, Form, Level, Mistakes, RuleSet, Which,
     fields::{Fields, Reader},
     labels::Labels,
     mistake::{Mistake, quote},
@@ -102,7 +102,7 @@ impl Draft {
             Err(broken) => {
                 let line = yaml::line(text, broken.line);
                 let mistake = Mistake::of_file(file, broken.message).at(broken.line, broken.column, 1, line);
-                self.mistakes.push(mistake.help(broken.help));
+                self.mistakes.push(mistake.help(help_of(file, broken.help)));
                 return;
             }
         };
@@ -197,6 +197,16 @@ impl Draft {
             labels: self.labels.into_list(),
         };
         Ok(Compiled { rules, warnings: self.warnings })
+    }
+}
+
+/// What is said of a file that is no YAML. Only the reference takes names of all kinds, so that one was hardly meant.
+fn help_of(file: &str, help: &'static str) -> &'static str {
+    if Which::Yaml.is_rule(Path::new(file)) {
+        help
+    } else {
+        "files of all names are rules with TOLLGATE_COMPAT=reference: move this one to another directory (`tenants_from` \
+         may name it there)"
     }
 }
 

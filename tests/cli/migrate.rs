@@ -162,6 +162,14 @@ fn what_cannot_be_taken_over_is_2_with_every_reason() {
     let told = run(["migrate", path(&dir)]);
     assert_eq!(told.code, Some(2), "{}", told.stdout);
     assert!(told.stdout.contains("refused, as in the reference") && told.stdout.contains("bad.yaml:2"));
+
+    let dir = rules(&[("shop.yaml", PLAIN), ("tenants.csv", "tenant,tier\nacme,pro\n  x: [\n")]);
+    let told = run(["migrate", path(&dir)]);
+    assert!(
+        told.stdout.contains("files of all names are rules with TOLLGATE_COMPAT=reference"),
+        "{}",
+        told.stdout
+    );
 }
 
 const LIMITS: &str = "\
