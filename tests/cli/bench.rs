@@ -111,7 +111,7 @@ fn people_get_counts_percentiles_a_chart_and_the_cost() {
     for line in ["granted   50   25.0 %", "refused   150  75.0 %", "errors    0    0.0 %"] {
         assert!(lines.contains(&line), "no {line:?} in\n{}", told.stdout);
     }
-    for part in ["p50", "p999", "up to ", "█", "a request  tollgate (pid "] {
+    for part in ["p50", "p999", "up to ", "█", "µs a request", "  tollgate (pid "] {
         assert!(told.stdout.contains(part), "no {part:?} in\n{}", told.stdout);
     }
 }
