@@ -7,6 +7,8 @@
 
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../support/store.rs"]
+mod store;
 
 mod access;
 mod budget;
@@ -16,26 +18,12 @@ mod fake;
 mod lease;
 mod outage;
 
-use std::time::{Duration, Instant};
-
-use tollgate::{
-    key::Key,
-    limit::{Algorithm, Charge, Cost, Limit, OnRefusal, Role, WINDOW_MAX_US},
-    store::{
-        Store, StoreError,
-        redis::{RedisConfig, RedisStore},
-    },
+use tollgate::store::{
+    Store,
+    redis::{RedisConfig, RedisStore},
 };
 
-/// How long a test waits for what must happen at last.
-const EVENTUALLY: Duration = Duration::from_secs(30);
-
-/// Longer than any healthy answer takes on a busy machine.
-const PATIENT: Duration = Duration::from_secs(20);
-
-fn config(address: impl Into<String>) -> RedisConfig {
-    RedisConfig { timeout: PATIENT, ..RedisConfig::new(address) }
-}
+use store::{EVENTUALLY, PATIENT, charge, config, eventually, spend};
 
 /// A store whose connection, on this runtime, is up.
 async fn connected(config: &RedisConfig) -> RedisStore {
@@ -45,35 +33,6 @@ async fn connected(config: &RedisConfig) -> RedisStore {
     let up = tokio::time::timeout(EVENTUALLY, reach.wait_for(|reach| reach.now)).await;
     assert!(up.is_ok_and(|up| up.is_ok()), "no connection: {:?}", store.health());
     store
-}
-
-/// One hit of a limit that does not refill while a test runs: all of it is there, or is gone, for ten years.
-fn charge(algorithm: Algorithm, key: &str, requests: u32) -> Charge {
-    Charge {
-        key: Key::from_text(key),
-        limit: Limit::new(algorithm, requests, WINDOW_MAX_US, None).expect("a good limit"),
-        cost: Cost::Spend(1.try_into().expect("1 is not 0")),
-        role: Role::Enforce,
-        on_refusal: OnRefusal::Keep,
-    }
-}
-
-/// Whether one hit of a token bucket was granted.
-async fn spend(store: &RedisStore, key: &str, requests: u32) -> Result<bool, StoreError> {
-    let decision = store.spend(&[charge(Algorithm::TokenBucket, key, requests)], PATIENT).await?;
-    Ok(!decision.refused)
-}
-
-/// Polls until `holds` is true.
-async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    #[expect(clippy::disallowed_methods, reason = "a test's deadline")]
-    let deadline = Instant::now() + EVENTUALLY;
-    while !holds().await {
-        #[expect(clippy::disallowed_methods, reason = "a test's deadline")]
-        let now = Instant::now();
-        assert!(now < deadline, "never: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 /// A number of `INFO commandstats`, such as `calls` of `evalsha`; 0 for a command that never ran.
