@@ -9,7 +9,7 @@ use std::{
 use serde_json::Value;
 
 use crate::{
-    cluster::Cluster,
+    cluster::{Cluster, Plan},
     sentinel::{Passwords, Sentinels},
     support::{
         redis::{Make, RedisServer, free_port},
@@ -173,6 +173,73 @@ fn sentinels_name_the_master_or_say_why_not() {
         2,
         &["Connection refused", "no sentinel names a master", "one of the sentinels above"],
     );
+}
+
+#[test]
+fn rights_that_only_a_cluster_needs_are_told_in_a_cluster() {
+    let cluster = Cluster::start_as(&Plan { replicas: 0, ..Plan::usual() });
+    let user = |name: &str, rights: &str| {
+        for node in &cluster.nodes {
+            let mut words = vec!["ACL", "SETUSER", name, "on", ">pw"];
+            words.extend("~tg:* +evalsha +script|load +time +get +set +del".split(' '));
+            words.extend(rights.split_whitespace());
+            assert_eq!(node.command(&words), "OK");
+        }
+    };
+    let seed = cluster.nodes[0].address();
+    user("least", "+cluster|info +cluster|shards +cluster|slots");
+    says(
+        &doctor(&format!("redis-cluster://least:pw@{seed}")),
+        0,
+        &["3 shards", "least: may do what is needed"],
+    );
+    user("blind", "+cluster|info");
+    let lacks = "ACL SETUSER blind +cluster|shards +cluster|slots";
+    says(
+        &doctor(&format!("redis-cluster://blind:pw@{seed}")),
+        1,
+        &[lacks, "no node tells who has which slots"],
+    );
+    user("dated", "+cluster|slots");
+    let dated = format!("redis-cluster://dated:pw@{seed}");
+    says(&doctor(&dated), 0, &["ACL SETUSER dated +cluster|info", "which one is newer", "3 shards"]);
+    // Where nobody says that it is a cluster, nobody finds out either.
+    user("least", "-cluster|info");
+    says(&doctor(&format!("redis://least:pw@{seed}")), 1, &["a cluster", "ACL SETUSER least +cluster|info"]);
+}
+
+#[test]
+fn rights_that_only_sentinels_make_necessary_are_told_beside_sentinels() {
+    let all = Sentinels::start(Passwords { servers: None, sentinels: None });
+    let (servers, sentinels) =
+        ("~tg:* +evalsha +script|load +time +get +set +del", "+subscribe &+switch-master");
+    let set = |servers_of: &[RedisServer], rights: &str| {
+        for server in servers_of {
+            let mut words = vec!["ACL", "SETUSER", "ann", "reset", "on", ">pw"];
+            words.extend(rights.split(' '));
+            assert_eq!(server.command(&words), "OK");
+        }
+    };
+    let doctor = || {
+        let mut command = command();
+        let command = command.args(["doctor", &all.url()]);
+        ended(command.env("REDIS_AUTH", "ann:pw").env("REDIS_SENTINEL_AUTH", "ann:pw"))
+    };
+    let master = all.servers[0].address();
+    set(&all.servers, &format!("{servers} +role"));
+    set(&all.sentinels, &format!("+sentinel|get-master-addr-by-name {sentinels}"));
+    says(&doctor(), 0, &[&format!("names {master}\n"), "ann: may do what is needed"]);
+    set(&all.servers, servers);
+    set(&all.sentinels, "+sentinel|get-master-addr-by-name");
+    let deaf = "tells nothing of a failover, which is noticed later: NOPERM";
+    says(
+        &doctor(),
+        0,
+        &["ACL SETUSER ann +role", "voted out", deaf, "ACL SETUSER ann +subscribe &+switch-master"],
+    );
+    set(&all.sentinels, sentinels);
+    let mend = "ACL SETUSER ann +sentinel|get-master-addr-by-name +subscribe &+switch-master";
+    says(&doctor(), 2, &["no sentinel names a master", mend]);
 }
 
 #[test]

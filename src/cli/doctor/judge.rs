@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::cli::terminal::{count, human};
 use crate::store::redis::doctor::{Cluster, Examination, Examined, Guide, Kind};
-use mend::mend;
+use mend::{HEAR, mend, set_user};
 use server::server;
 
 /// Lines about one thing.
@@ -111,15 +111,27 @@ fn store(examination: &Examination) -> Vec<Line> {
 }
 
 fn guide(guide: &Guide, examination: &Examination) -> Option<Line> {
-    let Guide { address, names } = guide;
+    let Guide { address, names, user, deaf } = guide;
     let check = match examination.kind {
         Kind::Sentinel(_) => "sentinel",
         _ => "seed",
     };
-    match names {
-        Ok(named) if named.is_empty() => None,
-        Ok(named) => Some(ok(check, format!("{address} names {named}"))),
-        Err(why) => Some(warn(check, format!("{address}: {why}"), mend(why, check))),
+    let may_not = |why: &str| check == "sentinel" && why.starts_with("NOPERM");
+    match (names, deaf) {
+        (Ok(named), None) if named.is_empty() => None,
+        (Ok(named), None) => Some(ok(check, format!("{address} names {named}"))),
+        (Ok(named), Some(why)) => Some(warn(
+            check,
+            format!(
+                "{address} names {named}, and tells nothing of a failover, which is noticed later: {why}"
+            ),
+            if may_not(why) { set_user(user, HEAR) } else { mend(why, check).to_owned() },
+        )),
+        (Err(why), _) if may_not(why) => {
+            let rights = format!("+sentinel|get-master-addr-by-name {HEAR}");
+            Some(warn(check, format!("{address}: {why}"), set_user(user, &rights)))
+        }
+        (Err(why), _) => Some(warn(check, format!("{address}: {why}"), mend(why, check))),
     }
 }
 

@@ -5,21 +5,25 @@
 //! `tg:doctor:…`, which are gone at the end.
 
 mod server;
+mod rights;
 
 use std::{collections::BTreeSet, time::Duration};
 
 use fred::types::Resp3Frame;
 
 use super::{
-    address::{Address, Source, Target},
+    address::{Address, Credentials, Source, Target},
     config::{Names, RedisConfig, RedisConfigError},
-    dial::Access,
+    dial::{Access, ask},
     error::clipped,
+    link::AbortOnDrop,
     reply::error_text,
+    sentinel::SWITCHED,
     slots::{self, Endpoint, SLOTS, ShardView, info, text},
 };
 use crate::key::Format;
-pub use server::{Clock, Denied, Memory, Replication, Script, Server, Version};
+pub use rights::Denied;
+pub use server::{Clock, Memory, Replication, Script, Server, Version};
 
 /// All about one store.
 #[derive(Clone, Debug)]
@@ -52,6 +56,10 @@ pub struct Guide {
     pub address: String,
     /// What it names: a master's address, or nothing in particular; else why not, in words.
     pub names: Result<String, String>,
+    /// As whom it was asked.
+    pub user: String,
+    /// Why a sentinel that names somebody does not let us hear of a failover.
+    pub deaf: Option<String>,
 }
 
 /// A cluster, as one of its nodes sees it.
@@ -124,29 +132,58 @@ pub async fn examine(config: &RedisConfig, keys: &Format) -> Result<Vec<Examinat
 async fn one(target: Target, keys: &Format) -> Result<Examination, RedisConfigError> {
     let access = Access::to_redis(&target);
     access.check()?;
-    let look = Look { access: &access, keys };
+    let look = |among| Look { access: &access, keys, user: user(&target.credentials), among };
     Ok(match &target.source {
-        Source::Single(address) => look.single(address).await,
+        Source::Single(address) => look(Among::None).single(address).await,
         Source::Found(address) => {
-            let examined = look.single(address).await;
+            let examined = look(Among::Unknown).single(address).await;
             match (address, is_of_cluster(&examined)) {
-                (Address::Tcp(seed), true) => look.cluster(std::slice::from_ref(seed)).await,
+                (Address::Tcp(seed), true) => {
+                    look(Among::FoundCluster).cluster(std::slice::from_ref(seed)).await
+                }
                 _ => examined,
             }
         }
-        Source::Cluster(seeds) => look.cluster(seeds).await,
+        Source::Cluster(seeds) => look(Among::Cluster).cluster(seeds).await,
         Source::Sentinel { name, sentinels } => {
             let to_sentinels = Access::to_sentinels(&target);
             to_sentinels.check()?;
-            look.sentinel(name, sentinels, &to_sentinels).await
+            let asking = Asking { access: &to_sentinels, user: user(&target.sentinel_credentials) };
+            look(Among::Sentinels).sentinel(name, sentinels, &asking).await
         }
     })
+}
+
+/// As whom one asks, where the server does not say.
+fn user(credentials: &Credentials) -> String {
+    let user = credentials.read().ok().and_then(|(user, _)| user);
+    user.unwrap_or_else(|| "default".to_owned())
 }
 
 /// What a closer look at a server needs.
 struct Look<'l> {
     access: &'l Access,
     keys: &'l Format,
+    user: String,
+    among: Among,
+}
+
+/// Which others a server has, as the settings say; more rights are needed then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Among {
+    None,
+    /// The service asks it whether it is of a cluster.
+    Unknown,
+    /// It is, and only asking has told.
+    FoundCluster,
+    Cluster,
+    Sentinels,
+}
+
+/// What asking a sentinel needs.
+struct Asking<'a> {
+    access: &'a Access,
+    user: String,
 }
 
 fn is_of_cluster(examination: &Examination) -> bool {
@@ -165,7 +202,7 @@ impl Look<'_> {
         for seed in seeds {
             let asked = ask_seed(seed, self.access).await;
             let names = asked.as_ref().map(|_| String::new()).map_err(Clone::clone);
-            guides.push(Guide { address: seed.to_string(), names });
+            guides.push(Guide { address: seed.to_string(), names, user: self.user.clone(), deaf: None });
             found = found.or(asked.ok());
         }
         let mut servers = Vec::new();
@@ -188,11 +225,15 @@ impl Look<'_> {
         Examination { kind: Kind::Cluster, guides, cluster: Some(cluster), servers }
     }
 
-    async fn sentinel(&self, name: &str, sentinels: &[Endpoint], to_sentinels: &Access) -> Examination {
+    async fn sentinel(&self, name: &str, sentinels: &[Endpoint], asking: &Asking<'_>) -> Examination {
         let mut guides = Vec::new();
         for endpoint in sentinels {
-            let names = ask_sentinel(name, endpoint, to_sentinels).await;
-            guides.push(Guide { address: endpoint.to_string(), names });
+            let names = ask_sentinel(name, endpoint, asking.access).await;
+            let deaf = match names {
+                Ok(_) => hear(endpoint, asking.access).await.err(),
+                Err(_) => None,
+            };
+            guides.push(Guide { address: endpoint.to_string(), names, user: asking.user.clone(), deaf });
         }
         let named: Vec<&String> = guides.iter().filter_map(|guide| guide.names.as_ref().ok()).collect();
         let most = named.iter().max_by_key(|name| named.iter().filter(|other| other == name).count());
@@ -291,6 +332,24 @@ async fn ask_sentinel(name: &str, endpoint: &Endpoint, access: &Access) -> Resul
         _ => None,
     }
     .ok_or_else(|| format!("it knows no master {name}"))
+}
+
+/// Subscribes as the service does, and hangs up.
+async fn hear(endpoint: &Endpoint, access: &Access) -> Result<(), String> {
+    let connected = access.connect(&Address::Tcp(endpoint.clone())).await;
+    let (client, task) = connected.map_err(|e| e.to_string())?;
+    let _hang_up = AbortOnDrop(task);
+    // To the client a subscription is no reply and an error is one; what is said to PING ends the wait.
+    let reply = tokio::select! {
+        biased;
+        reply = ask(&client, &["SUBSCRIBE", SWITCHED], QUESTIONS_MAX) => reply,
+        reply = ask(&client, &["PING"], QUESTIONS_MAX) => reply,
+    };
+    let reply = reply.map_err(|e| clipped(e.details()))?;
+    match error_text(&reply) {
+        Some(why) if why.starts_with("NOPERM") && !why.contains("'ping'") => Err(clipped(&why)),
+        _ => Ok(()),
+    }
 }
 
 // === Steps ===

@@ -34,7 +34,7 @@ const SUBSCRIBE_AGAIN: Duration = Duration::from_secs(1);
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
 /// Said when a new master is in force.
-const SWITCHED: &str = "+switch-master";
+pub(super) const SWITCHED: &str = "+switch-master";
 
 /// The sentinels of one master.
 pub(super) struct Sentinels<'s> {

@@ -1,5 +1,13 @@
 //! From words to a mend.
 
+/// The line that gives a user rights.
+pub(super) fn set_user(user: &str, rights: &str) -> String {
+    format!("ACL SETUSER {user} {rights}")
+}
+
+/// What a sentinel's user may hear.
+pub(super) const HEAR: &str = "+subscribe &+switch-master";
+
 /// What to do about words of a server, of the system, or of TLS.
 pub(super) fn mend(why: &str, check: &'static str) -> &'static str {
     let has = |words: &[&str]| words.iter().any(|word| why.contains(word));
@@ -10,6 +18,8 @@ pub(super) fn mend(why: &str, check: &'static str) -> &'static str {
         }
     } else if has(&["unknown command 'AUTH'", "unknown command `AUTH`"]) {
         "it knows no passwords: take the password away, or let a proxy between pass AUTH on"
+    } else if has(&["NOPERM"]) && check == "seed" {
+        "in a cluster the user needs +cluster|info +cluster|shards +cluster|slots besides"
     } else if has(&["NOPERM", "ACL failure", "permission", "can't run"]) {
         "give the user `~tg:* +evalsha +script|load +time +get +set +del`, or what the README lists besides"
     } else if has(&["LOADING"]) {
@@ -32,7 +42,7 @@ pub(super) fn mend(why: &str, check: &'static str) -> &'static str {
         "where it is a sentinel, write REDIS_URL=NAME,HOST:PORT,...; else a proxy forbids it: Tollgate needs EVALSHA, \
          SCRIPT LOAD, TIME, GET, SET and DEL"
     } else if has(&["non local key"]) {
-        "it is a node of a cluster: take REDIS_TYPE=single away"
+        "it is a node of a cluster: take REDIS_TYPE=single away; its user needs +cluster|info to be told so"
     } else if has(&["unknown command"]) {
         "the server or a proxy forbids it; Tollgate needs EVALSHA, SCRIPT LOAD, TIME, GET, SET and DEL"
     } else if has(&["REDIS_TLS", "speak TLS"]) {

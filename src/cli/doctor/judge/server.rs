@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use super::{Line, Section, bad, mend::mend, ok, warn};
+use super::{
+    Line, Section, bad,
+    mend::{mend, set_user},
+    ok, warn,
+};
 use crate::{
     cli::terminal::{count, human},
     store::redis::doctor::{
@@ -213,20 +217,23 @@ fn clock(clock: Clock) -> Line {
 }
 
 fn rights(server: &Server) -> Line {
-    let user = server.user.as_deref().map_or(String::new(), |user| user.to_owned());
-    if server.denied.is_empty() {
-        let ran = matches!(server.script, Some(Ok(_)));
-        let who = if user.is_empty() { "unknown by name".to_owned() } else { user };
-        let found =
-            if ran || server.script.is_none() { "may do what is needed" } else { "see what the script says" };
-        return ok("rights", format!("{who}: {found}"));
+    let Server { user, denied, script, .. } = server;
+    if denied.is_empty() {
+        let found = match script {
+            Some(Err(_)) => "see what the script says",
+            Some(Ok(_)) | None => "may do what is needed",
+        };
+        return ok("rights", format!("{user}: {found}"));
     }
-    let lacks: Vec<&str> = server.denied.iter().map(|denied| denied.right.as_str()).collect();
-    bad(
-        "rights",
-        format!("the user {user} lacks {}", lacks.join(", ")),
-        format!("ACL SETUSER {} {}", server.user.as_deref().unwrap_or("NAME"), lacks.join(" ")),
-    )
+    let lacks: Vec<&str> = denied.iter().map(|denied| denied.right.as_str()).collect();
+    let found = format!("the user {user} lacks {}", lacks.join(", "));
+    let mend = set_user(user, &lacks.join(" "));
+    let without: Option<Vec<&str>> = denied.iter().map(|denied| denied.without).collect();
+    match without {
+        // It will do without any of them.
+        Some(without) => warn("rights", format!("{found}: {}", without.join("; ")), mend),
+        None => bad("rights", found, mend),
+    }
 }
 
 fn script(ran: &Result<Script, String>, server: &Server, timeout: Duration) -> Line {

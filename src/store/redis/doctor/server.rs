@@ -13,7 +13,10 @@ use fred::{
     types::{ClusterHash, CustomCommand, Resp3Frame, Value},
 };
 
-use super::{Examined, Look, Part, QUESTIONS_MAX, Silence};
+use super::{
+    Among, Examined, Look, Part, QUESTIONS_MAX, Silence,
+    rights::{Denied, KEY, is_hidden_cluster, rights, rights_among},
+};
 use crate::{
     clock::{Clock as _, SystemClock},
     key::{Format, Key},
@@ -60,9 +63,9 @@ pub struct Server {
     pub pings: Vec<Duration>,
     /// Its clock against ours.
     pub clock: Option<Clock>,
-    /// As whom we are there, where that may be asked for.
-    pub user: Option<String>,
-    /// Commands that the user may not use; empty where that cannot be asked.
+    /// As whom we are there.
+    pub user: String,
+    /// Commands that the user may not use, as far as that can be found out.
     pub denied: Vec<Denied>,
     /// How the script runs, or what the server says instead; `None` for one that only stands by.
     pub script: Option<Result<Script, String>>,
@@ -108,15 +111,6 @@ pub struct Clock {
     pub within_us: u64,
 }
 
-/// A command that the user lacks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Denied {
-    /// As ACL SETUSER has it: `+script|load`, `~tg:*`.
-    pub right: String,
-    /// The server's words.
-    pub why: String,
-}
-
 /// That the script ran, and how fast.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
@@ -143,14 +137,51 @@ impl Look<'_> {
     ) -> Result<Server, Silence> {
         let (client, task) = self.access.connect(address).await.map_err(|e| silence(&e))?;
         let _hang_up = AbortOnDrop(task);
-        let questions = questions(&client, part, slots, self.keys);
+        let questions = self.questions(&client, part, slots);
         match tokio::time::timeout(2 * QUESTIONS_MAX, questions).await {
             Ok(Ok(server)) => Ok(server),
             Ok(Err(error)) => Err(silence(&error::from_client(&address.to_string(), &error, QUESTIONS_MAX))),
             Err(_) => Err(Silence { refused: false, why: "it stopped answering".to_owned() }),
         }
     }
+
+    async fn questions(
+        &self,
+        client: &Client,
+        part: &Part,
+        slots: &[RangeInclusive<u16>],
+    ) -> Result<Server, Error> {
+        let mut server = Server { user: self.user.clone(), ..Server::default() };
+        // The first one may have to wait for the connection to settle.
+        for _ in 0..=PINGS {
+            let began = SystemClock.instant();
+            ask(client, &["PING"], QUESTIONS_MAX).await?;
+            server.pings.push(SystemClock.instant() - began);
+        }
+        server.pings.remove(0);
+        server.pings.sort_unstable();
+        server.clock = clock(client).await?;
+        let told = ask(client, &["INFO"], QUESTIONS_MAX).await?;
+        if let Some(told) = text(&told) {
+            describe(&mut server, told);
+        }
+        // As the service finds it out: more users may ask for this than for INFO.
+        let state = ask(client, &["CLUSTER", "INFO"], QUESTIONS_MAX).await?;
+        server.cluster_mode |= text(&state).is_some_and(|text| info(text, "cluster_state").is_some());
+        server.cluster_mode |=
+            self.among == Among::Unknown && is_hidden_cluster(client, &state, self.keys).await?;
+        if let Some((user, denied)) = rights(client, self.keys).await? {
+            (server.user, server.denied) = (user, denied);
+        }
+        server.denied.extend(rights_among(client, self.among).await?);
+        if *part != Part::StandsBy {
+            server.script = Some(script(client, &probe_keys(slots, self.keys), server.cluster_mode).await?);
+        }
+        Ok(server)
+    }
 }
+
+// === Questions ===
 
 /// The error without the address, which stands beside it.
 fn silence(error: &StoreError) -> Silence {
@@ -161,36 +192,6 @@ fn silence(error: &StoreError) -> Silence {
         }
         other => Silence { refused: false, why: other.to_string() },
     }
-}
-
-async fn questions(
-    client: &Client,
-    part: &Part,
-    slots: &[RangeInclusive<u16>],
-    keys: &Format,
-) -> Result<Server, Error> {
-    let mut server = Server::default();
-    // The first one may have to wait for the connection to settle.
-    for _ in 0..=PINGS {
-        let began = SystemClock.instant();
-        ask(client, &["PING"], QUESTIONS_MAX).await?;
-        server.pings.push(SystemClock.instant() - began);
-    }
-    server.pings.remove(0);
-    server.pings.sort_unstable();
-    server.clock = clock(client).await?;
-    let told = ask(client, &["INFO"], QUESTIONS_MAX).await?;
-    if let Some(told) = text(&told) {
-        describe(&mut server, told);
-    }
-    // As the service finds it out: more users may ask for this than for INFO.
-    let state = ask(client, &["CLUSTER", "INFO"], QUESTIONS_MAX).await?;
-    server.cluster_mode |= text(&state).is_some_and(|text| info(text, "cluster_state").is_some());
-    (server.user, server.denied) = rights(client, keys).await?;
-    if *part != Part::StandsBy {
-        server.script = Some(script(client, &probe_keys(slots, keys), server.cluster_mode).await?);
-    }
-    Ok(server)
 }
 
 /// Half of the round trip is the best guess of when the server looked at its clock.
@@ -239,40 +240,6 @@ fn describe(server: &mut Server, told: &str) {
         replicas: (0..).map_while(replica).collect(),
         too_few: is("min_slaves_good_slaves", "0"),
     });
-}
-
-/// How our keys begin, behind a prefix that the settings may name.
-const KEY: &str = "tg:doctor";
-
-/// What the service sends, and the right that it needs for it.
-const NEEDED: [(&str, &[&str]); 6] = [
-    ("+evalsha", &["EVALSHA", "0", "0"]),
-    ("+script|load", &["SCRIPT", "LOAD", ""]),
-    ("+time", &["TIME"]),
-    ("~tg:* +get", &["GET", KEY]),
-    ("~tg:* +set", &["SET", KEY, "0"]),
-    ("~tg:* +del", &["DEL", KEY]),
-];
-
-/// Asked at once by `ACL DRYRUN`, which Redis has since 7.0 and few users may use; else the script's own run tells.
-async fn rights(client: &Client, keys: &Format) -> Result<(Option<String>, Vec<Denied>), Error> {
-    let who = ask(client, &["ACL", "WHOAMI"], QUESTIONS_MAX).await?;
-    let Some(user) = text(&who) else { return Ok((None, Vec::new())) };
-    let key = format!("{}{KEY}", keys.prefix);
-    let mut denied = Vec::new();
-    for (right, command) in NEEDED {
-        let command = command.iter().map(|word| if *word == KEY { key.as_str() } else { word });
-        let words: Vec<&str> = ["ACL", "DRYRUN", user].into_iter().chain(command).collect();
-        let reply = ask(client, &words, QUESTIONS_MAX).await?;
-        match text(&reply) {
-            Some("OK") | None => {}
-            Some(why) => denied.push(Denied {
-                right: right.replace('~', &format!("~{}", keys.prefix)),
-                why: why.to_owned(),
-            }),
-        }
-    }
-    Ok((Some(user.to_owned()), denied))
 }
 
 /// Runs the script as the service does, on keys of its own, and gives back what it took.
