@@ -36,6 +36,7 @@ const PARTS: &[Part] = &[
     part(1, "metrics",         "prometheus_client regex serde_json"),
 
     // 2: what waits. fred only under store/redis, notify only in rules/watch.
+    part(2, "timer",           "rustix tokio"),
     part(2, "store",           "bytes thiserror"),
     part(2, "near_cache",      "foldhash"),
     part(2, "lease",           "foldhash tokio"),
@@ -45,7 +46,6 @@ const PARTS: &[Part] = &[
     part(2, "rules/watch",     "blake3 notify thiserror tracing"),
     // tonic and prost here too: a management server is a place that rules come from, as a directory is.
     part(2, "rules/xds",       "prost prost_types serde_json thiserror tokio tokio_stream tonic tracing"),
-
     // 3: decides. It knows no proto, no Redis, no HTTP.
     part(3, "limiter",         "arc_swap bytes futures_util thiserror tracing"),
 

@@ -18,7 +18,6 @@ mod load;
 mod question;
 mod keys;
 mod schedule;
-mod timer;
 mod connection;
 mod worker;
 mod tally;

@@ -24,9 +24,11 @@ use super::{
     load::{Pace, Plan},
     schedule::{Schedule, share},
     tally::{Answer, Fault, Kind, Tally},
+};
+use crate::{
+    clock::{Clock, SystemClock},
     timer::Timer,
 };
-use crate::clock::{Clock, SystemClock};
 
 /// The pause of a slot after a connection failed: a service that is gone is not asked a million times.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -97,15 +99,13 @@ async fn live(plan: &Plan, thread: usize, wires: Wires) -> Result<Tally, String>
         }
     };
     let pacing = async {
-        match worker.tickets.release().await {
-            Err(why) => why,
-            // All are out, and the slots end when they have taken them.
-            Ok(()) => std::future::pending().await,
-        }
+        worker.tickets.release().await;
+        // All are out, and the slots end when they have taken them.
+        std::future::pending().await
     };
     tokio::select! {
         () = asking => {}
-        why = pacing => return Err(format!("the system's timer fails: {why}")),
+        () = pacing => {}
         // What is in flight is neither answered nor failed.
         _ = quit.changed() => {}
     }
@@ -211,19 +211,18 @@ impl Tickets {
     }
 
     /// Lets requests out as they become due.
-    async fn release(&self) -> std::io::Result<()> {
-        let Self::Paced { schedule, start, due, slots, .. } = self else { return Ok(()) };
-        let mut timer = Timer::new()?;
+    async fn release(&self) {
+        let Self::Paced { schedule, start, due, slots, .. } = self else { return };
+        let mut timer = Timer::new();
         let mut released = 0;
         while released < schedule.count() {
             let since = SystemClock.instant().saturating_duration_since(*start);
             let now = schedule.due_by(since);
             due.add_permits(usize::try_from(now - released).unwrap_or(Semaphore::MAX_PERMITS));
             released = now;
-            timer.sleep(schedule.due(released).saturating_sub(since)).await?;
+            timer.sleep(schedule.due(released).saturating_sub(since)).await;
         }
         // One more for each slot, to hear that there are no more.
         due.add_permits(*slots);
-        Ok(())
     }
 }

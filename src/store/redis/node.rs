@@ -32,6 +32,7 @@ use crate::{
     clock::{Clock, SystemClock},
     limit::{Charge, Decision},
     store::{ShardHealth, StoreError},
+    timer::Timer,
 };
 
 /// A breaker that opens again and again is told to the log so often.
@@ -153,12 +154,16 @@ impl Node {
 
     /// Waits until a connection is up, or the deadline is over.
     pub(super) async fn until_up(&self, deadline: Deadline) {
-        let mut ups = self.ups.subscribe();
+        if self.is_up() {
+            return;
+        }
+        let (mut ups, mut late) = (self.ups.subscribe(), Timer::new());
+        late.set(deadline.at);
         while !self.is_up() {
-            // The sender lives as long as the node does.
-            let changed = tokio::time::timeout_at(deadline.at.into(), ups.changed()).await;
-            if changed.is_err() {
-                return;
+            tokio::select! {
+                // The sender lives as long as the node does.
+                _ = ups.changed() => {}
+                () = late.goes_off() => return,
             }
         }
     }
