@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! main thread (one runtime)                     thread 0..N (one runtime each)
-//!   gRPC listener ── accepted connections, round robin ──> HTTP/2, limiter
+//!   gRPC listener ── accepted connections, evenly ──> HTTP/2, limiter
 //!   HTTP and debug ports        ┐
 //!   health, signals             ┴── shared: rules, store, health, what is in flight
 //! ```
 //!
 //! **Threads.** One runtime for all cores would hand each wake-up to whichever thread is idle, and a request costs twice
-//! the CPU so. Here a connection lives on one thread from the first byte to the last. Connections are dealt round robin
-//! rather than by the kernel (SO_REUSEPORT hashes addresses, and four Envoys may well end up on one of four threads).
+//! the CPU so. Here a connection lives on one thread from the first byte to the last. Connections are dealt to whoever has
+//! fewest rather than by the kernel (SO_REUSEPORT hashes addresses, and four Envoys may well end up on one of four threads).
 //!
 //! **Start.** Settings are right before anything is opened (64 otherwise); ports are open before rules are read, so that
 //! a probe gets "not yet" instead of silence; health says SERVING when rules are loaded and the store was reached.
@@ -21,6 +21,7 @@
 
 mod backend;
 mod connection;
+mod deal;
 mod http2;
 mod front;
 mod exchange;

@@ -36,6 +36,11 @@ use crate::{
 /// The path of the one method that matters.
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
+/// Whether a request is for that method.
+pub(super) fn is_for_limits<T>(request: &Request<T>) -> bool {
+    request.uri().path() == SHOULD_RATE_LIMIT
+}
+
 /// What answers ShouldRateLimit.
 pub(super) trait Limits: Send + Sync + 'static {
     /// What is known of a call before its message is.
@@ -97,7 +102,7 @@ impl<L: Limits> Front<L> {
 
     /// Answers, or returns what will have answered when it is done.
     pub(super) fn answer(&mut self, (request, mut respond): Asked, cx: &mut Context<'_>) -> Option<Waiting> {
-        if request.uri().path() == SHOULD_RATE_LIMIT {
+        if is_for_limits(&request) {
             return self.limit(request, respond, cx);
         }
         let answer = self.others.call(request.map(|body| Body::new(Received(body))));

@@ -12,7 +12,7 @@ use tokio::{
     sync::oneshot,
 };
 
-use super::{Failure, socket::Accepted, unix::Unix, worker::Dealer};
+use super::{Failure, deal::Dealer, socket::Accepted, unix::Unix};
 use crate::settings::{Endpoint, GrpcAt, Prometheus, Settings};
 
 /// Connections that the kernel keeps until they are accepted: all Envoys of a large mesh, returning at once.

@@ -3,19 +3,15 @@
 use std::{
     future,
     hash::{BuildHasher, Hasher, RandomState},
-    io,
-    num::NonZeroUsize,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
+    task::Context,
     thread,
     time::Duration,
 };
 
 use tokio::{
-    sync::{
-        mpsc::{self, error::TrySendError},
-        watch,
-    },
+    sync::{mpsc, watch},
     task::JoinSet,
 };
 use tonic::service::Routes;
@@ -25,10 +21,11 @@ use super::{
     Failure, Served,
     backend::Backend,
     connection::Connection,
-    front::Front,
+    deal::{Carried, Dealer, Dealt},
+    front::{self, Front},
     health::Health,
     http2,
-    socket::{Accepted, Socket},
+    socket::Socket,
     tls::Tls,
 };
 use crate::{
@@ -39,9 +36,6 @@ use crate::{
     settings::{GrpcAge, Settings},
     store::Store,
 };
-
-/// Connections that wait for their thread: as many as arrive while it is at work for a moment.
-const CONNECTIONS_WAITING_MAX: usize = 256;
 
 /// How often leases are looked at: a tenth of their life.
 const LEASES_EVERY: Duration = Duration::from_millis(100);
@@ -74,13 +68,14 @@ impl Workers {
         let threads = settings.threads.get();
         let (send_ended, ended) = mpsc::channel(threads);
         let open = watch::Sender::new(());
-        let mut queues = Vec::with_capacity(threads);
+        let told = open.subscribe();
+        let mut dealer = Dealer::new(open);
         for number in 0..threads {
-            let (queue, connections) = mpsc::channel(CONNECTIONS_WAITING_MAX);
+            let connections = dealer.thread();
             let front = Front::new(service.clone(), others(health)?, in_flight.clone(), Arc::clone(metrics));
             let (send_ended, limiter) = (send_ended.clone(), Arc::clone(limiter));
             let shared =
-                Shared { open: open.subscribe(), tls: tls.cloned(), age: settings.listen.grpc_age, front };
+                Shared { open: told.clone(), tls: tls.cloned(), age: settings.listen.grpc_age, front };
             let work = move || {
                 let ended = catch_unwind(AssertUnwindSafe(|| work(&limiter, connections, &shared)));
                 let why = match ended {
@@ -94,9 +89,8 @@ impl Workers {
                 .name(format!("answers-{number}"))
                 .spawn(work)
                 .map_err(|error| Failure::machine(format!("no thread: {error}; THREADS sets how many")))?;
-            queues.push(queue);
         }
-        Ok((Self { threads, ended }, Dealer { queues, next: 0, _open: open }))
+        Ok((Self { threads, ended }, dealer))
     }
 
     /// Waits until one has ended, and says why. While nobody stops them this is a failure.
@@ -138,7 +132,7 @@ struct Shared {
 /// One thread's life.
 fn work(
     limiter: &Arc<Served>,
-    mut connections: mpsc::Receiver<Accepted>,
+    mut connections: mpsc::Receiver<Dealt>,
     shared: &Shared,
 ) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -152,8 +146,8 @@ fn work(
         loop {
             tokio::select! {
                 connection = connections.recv() => match connection {
-                    Some(connection) => match connection.here() {
-                        Ok(connection) => drop(served.spawn(shared.serve(connection))),
+                    Some((connection, carried)) => match connection.here() {
+                        Ok(connection) => drop(served.spawn(shared.serve(connection, carried))),
                         Err(error) => tracing::warn!("a connection is lost: {error}"),
                     },
                     None => break,
@@ -182,7 +176,7 @@ async fn keep_leases(limiter: Arc<Served>) {
 
 impl Shared {
     /// Serves a connection until it is gone.
-    fn serve(&self, connection: Socket) -> impl Future<Output = ()> + Send + use<> {
+    fn serve(&self, connection: Socket, mut carried: Carried) -> impl Future<Output = ()> + Send + use<> {
         let told = self.age.told.map(|age| jittered(age, RandomState::new().build_hasher().finish()));
         let cut = told.and_then(|told| Some(told + self.age.grace?));
         let tls = self.tls.as_ref().map(Tls::acceptor);
@@ -201,7 +195,11 @@ impl Shared {
             }
         };
         async move {
-            let served = http2::serve(connection, move |asked, cx| front.answer(asked, cx), told);
+            let answer = move |asked: http2::Asked, cx: &mut Context<'_>| {
+                carried.asks(|| front::is_for_limits(&asked.0));
+                front.answer(asked, cx)
+            };
+            let served = http2::serve(connection, answer, told);
             if let Err(error) = served.await {
                 tracing::debug!("a connection ended: {error}");
             }
@@ -214,36 +212,6 @@ fn jittered(age: Duration, dice: u64) -> Duration {
     // 53 bits are what a float has.
     let part = (dice >> 11) as f64 / (1_u64 << 53) as f64;
     age.mul_f64(0.9 + 0.2 * part)
-}
-
-/// Deals connections round robin.
-#[derive(Debug)]
-pub(super) struct Dealer {
-    queues: Vec<mpsc::Sender<Accepted>>,
-    next: usize,
-    /// Dropped with the dealer, which is what connections without a word wait for.
-    _open: watch::Sender<()>,
-}
-
-impl Dealer {
-    /// Gives a connection to the next thread that takes it; waits while all are busy. A connection that broke on the
-    /// way here is nobody's.
-    pub(super) async fn deal(&mut self, connection: io::Result<Accepted>) {
-        let Ok(mut connection) = connection else { return };
-        for _ in 0..self.queues.len() {
-            match self.turn().try_send(connection) {
-                Ok(()) => return,
-                Err(TrySendError::Full(back) | TrySendError::Closed(back)) => connection = back,
-            }
-        }
-        let _ = self.turn().send(connection).await;
-    }
-
-    fn turn(&mut self) -> &mpsc::Sender<Accepted> {
-        let queues = NonZeroUsize::new(self.queues.len()).expect("THREADS is at least 1");
-        self.next = (self.next + 1) % queues;
-        &self.queues[self.next]
-    }
 }
 
 #[cfg(test)]

@@ -18,5 +18,6 @@ mod drain;
 mod upgrade;
 mod tls;
 mod age;
+mod threads;
 mod unix;
 mod traces;
