@@ -18,7 +18,8 @@
 local EXACT = 9007199254740992 -- 2^53
 local WAIT_MAX = 4503599627370496 -- 2^52
 local COUNT_MAX = 562949953421311 -- 2^49 - 1
-local TEXT_MAX = 80
+local PLAIN_MAX = 80 -- bytes of a plain count
+local MORE_US = 2000000 -- 2 s
 
 -- Letters: algorithms b g s f r, acts T D C L G, roles E S Q.
 local BUCKET, GCRA, SLIDING, FIXED, PLAIN = 98, 103, 115, 102, 114
@@ -27,6 +28,7 @@ local ENFORCE, QUOTA = 69, 81
 
 local floor, fmod, ceil = math.floor, math.fmod, math.ceil
 local byte, match, format = string.byte, string.match, string.format
+local pack, unpacked = struct.pack, struct.unpack
 local call, pcall = redis.call, redis.pcall
 
 local ask = cmsgpack.unpack(ARGV[2])
@@ -45,58 +47,64 @@ if ARGV[3] then keys, first, last = ARGV, 2, #ARGV - 2 end
 
 -- === 1. Read all ===
 
--- The counter of a text that we wrote, or nil. A plain count may be another's, and more than we would count.
+-- Whether it is a whole number from 0 to max; NaN is none.
+local function whole(x, max) return x >= 0 and x <= max and x % 1 == 0 end
+
+-- The counter of a state that we wrote, or nil. A plain count may be another's, and more than we would count.
 -- Of a counter s, s[1] to s[4] are its numbers, s[1] being false in a fresh one; s[5] is how long it is to be kept when
--- it has to be written, 0 to delete it; s[6] is the letter of its algorithm.
+-- it has to be written, 0 to delete it; s[6] is the letter of its algorithm; s[7] is until when the server surely keeps
+-- what was read. That is not known of a plain count, and not believed of what is ahead of our time.
 local function parse(text)
-  local letter = byte(text)
-  local a, b, c, d
-  if #text > TEXT_MAX then return nil end
-  if letter == BUCKET then
-    a, b, c, d = match(text, '^b (%-?%d+) (%d+) (%d+) (%d+)$')
-  elseif letter == GCRA then
-    a, b, c, d = match(text, '^g (%d+) (%d+) (%d+) (%d+)$')
-  elseif letter == SLIDING then
-    a, b, c = match(text, '^s (%d+) (%d+) (%d+)$')
-  elseif letter == FIXED then
-    a, b = match(text, '^f (%d+) (%d+)$')
-  else
-    a = match(text, '^%d+$')
-    return a and {math.min(tonumber(a), COUNT_MAX), false, false, false, false, PLAIN}
+  local letter, size = byte(text), #text
+  if letter == FIXED and size == 25 then
+    local _, start, count, kept = unpacked('<Bddd', text)
+    if whole(start, EXACT - 1) and whole(count, COUNT_MAX) and whole(kept, EXACT - 1) then
+      return {start, count, false, false, false, letter, start <= now and kept or 0}
+    end
+  elseif (letter == BUCKET or letter == GCRA) and size == 41 then
+    local _, a, part, of, at, kept = unpacked('<Bddddd', text)
+    local fair = whole(a, WAIT_MAX) or (letter == BUCKET and whole(-a, COUNT_MAX))
+    if fair and whole(of, COUNT_MAX) and whole(part, of - 1) and whole(at, EXACT - 1) and whole(kept, EXACT - 1) then
+      return {a, part, of, at, false, letter, at <= now and kept or 0}
+    end
+  elseif letter == SLIDING and size == 33 then
+    local _, start, this, last, kept = unpacked('<Bdddd', text)
+    if whole(start, EXACT - 1) and whole(this, COUNT_MAX) and whole(last, COUNT_MAX) and whole(kept, EXACT - 1) then
+      return {start, this, last, false, false, letter, start <= now and kept or 0}
+    end
+  elseif letter and letter >= 48 and letter <= 57 and size <= PLAIN_MAX and match(text, '^%d+$') then
+    return {math.min(tonumber(text), COUNT_MAX), false, false, false, false, PLAIN, 0}
   end
-  if not a then return nil end
-  a, b, c, d = tonumber(a), tonumber(b), c and tonumber(c), d and tonumber(d)
-  if d then
-    if b >= c or c > COUNT_MAX or d >= EXACT or a > WAIT_MAX or a < -COUNT_MAX then return nil end
-  elseif a >= EXACT or b > COUNT_MAX or (c and c > COUNT_MAX) then
-    return nil
-  end
-  return {a, b, c, d, false, letter}
+  return nil
 end
 
 local function printable(text) return (string.gsub(string.sub(text, 1, 200), '[^ -~]', '?')) end
 
--- What each key held, as the reply says it: a text of ours, '' for nothing, or '!' and why it cannot be used. Counters by
+-- What each key held, as the reply says it: a state of ours, '-' for nothing, or '!' and why it cannot be used. Counters by
 -- key; none where it cannot be used.
 local texts, states = {}, {}
 
 local function holds(k, what)
-  texts[k] = '!CORRUPT ' .. printable(keys[first + k]) .. ' holds ' .. what .. '; delete the key to start it anew'
+  texts[k] = '!CORRUPT ' .. printable(keys[first + k]) .. ' holds ' .. what .. '; delete the key to start it anew\n'
   states[k] = nil
 end
 
 for k = 1, last do
   local text = pcall('GET', keys[first + k])
   if not text then
-    texts[k], states[k] = '', {false, false, false, false, false, false}
+    texts[k], states[k] = '-', {false, false, false, false, false, false, 0}
   elseif type(text) == 'string' then
     local s = parse(text)
     texts[k], states[k] = text, s
-    if not s then holds(k, '"' .. printable(string.sub(text, 1, 60)) .. '"') end
+    if not s then
+      holds(k, '"' .. printable(string.sub(text, 1, 60)) .. '"')
+    elseif s[6] == PLAIN then
+      texts[k] = text .. '\n'
+    end
   elseif string.find(text.err, 'WRONGTYPE', 1, true) then
     holds(k, 'no text')
   else
-    texts[k] = '!' .. printable(text.err)
+    texts[k] = '!' .. printable(text.err) .. '\n'
   end
 end
 
@@ -314,7 +322,7 @@ end
 -- Whether a charge of this kind can be judged by what its key holds.
 local function usable(k, c)
   local s = states[k]
-  if s and s[6] and s[6] ~= ask[c] then holds(k, '"' .. printable(string.sub(texts[k], 1, 60)) .. '"') end
+  if s and s[6] and s[6] ~= ask[c] then holds(k, 'the counter of another algorithm') end
   return states[k]
 end
 
@@ -340,7 +348,7 @@ local function several(i, j)
   for o = i, j, 2 do
     local k, c = ask[o], ask[o + 1]
     local s = states[k]
-    if not before[k] then before[k] = {s[1], s[2], s[3], s[4], s[5], s[6]} end
+    if not before[k] then before[k] = {s[1], s[2], s[3], s[4], s[5], s[6], s[7]} end
     local fits = judge(s, c, 1)
     e = e + 1
     fitted[e] = fits
@@ -385,9 +393,13 @@ end
 
 -- === 3. Write all ===
 
+-- Moving an expiry is half the price of a write, so it stays where the server keeps the counter long enough. For that
+-- each state says until when it is kept. It is kept for 2 ms more than it says: SET counts whole milliseconds, from a
+-- moment that may be earlier than ours. Windows end when they end. A bucket is full later with each hit, so it is kept
+-- for a while more, lest the expiry moves with each of them.
+--
 -- %d goes through a C long, which is too short on 32-bit servers; %.0f takes twice its time.
 local D = format('%d', 1099511627776) == '1099511627776' and '%d' or '%.0f'
-local FOUR = ' ' .. D .. ' ' .. D .. ' ' .. D .. ' ' .. D
 
 -- Where one fails, for want of memory or of a right to write, the first one does, and nothing is written. Deletions last:
 -- they succeed where memory is short, and must not be the half that does.
@@ -398,25 +410,35 @@ for k = 1, last do
   if ttl == 0 then
     deletions = true
   elseif ttl then
-    local algorithm, text = s[6], nil
-    if algorithm == BUCKET then
-      text = format('b' .. FOUR, s[1], s[2], s[3], s[4])
-    elseif algorithm == GCRA then
-      text = format('g' .. FOUR, s[1], s[2], s[3], s[4])
+    local algorithm, ms = s[6], nil
+    local kept = s[7]
+    if now + ttl > kept then
+      if algorithm == BUCKET or algorithm == GCRA then ttl = ttl + ttl / 4 + MORE_US end
+      ms = ceil(ttl / 1000)
+      kept = now + ms * 1000
+      if kept >= EXACT then kept = EXACT - 1 end
+    end
+    local text
+    if algorithm == FIXED then
+      text = pack('<Bddd', algorithm, s[1], s[2], kept)
     elseif algorithm == SLIDING then
-      text = format('s ' .. D .. ' ' .. D .. ' ' .. D, s[1], s[2], s[3])
+      text = pack('<Bdddd', algorithm, s[1], s[2], s[3], kept)
     elseif algorithm == PLAIN then
       text = format(D, s[1])
     else
-      text = format('f ' .. D .. ' ' .. D, s[1], s[2])
+      text = pack('<Bddddd', algorithm, s[1], s[2], s[3], s[4], kept)
     end
-    call('SET', keys[first + k], text, 'PX', format(D, ceil(ttl / 1000)))
+    if ms then
+      call('SET', keys[first + k], text, 'PX', format(D, ms + (algorithm == PLAIN and 0 or 2)))
+    else
+      call('SET', keys[first + k], text, 'KEEPTTL')
+    end
   end
 end
 if deletions then
   for k = 1, last do
     local s = states[k]
-    if s and s[5] == 0 and texts[k] ~= '' then call('DEL', keys[first + k]) end
+    if s and s[5] == 0 and texts[k] ~= '-' then call('DEL', keys[first + k]) end
   end
 end
-return {now, string.char(unpack(fitted)), table.concat(texts, '\n')}
+return {now, string.char(unpack(fitted)), table.concat(texts)}

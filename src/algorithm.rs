@@ -14,8 +14,8 @@
 //!    spent in spite of a refusal. All else, refunds included, does not happen, so a refused request of charges that all
 //!    say `Keep` writes nothing: neither values nor expiries move.
 //!
-//! A counter whose state equals a fresh one is deleted; any other expires at the moment when it would. So an idle
-//! counter costs nothing, and losing an expired one changes nothing.
+//! A counter whose state equals a fresh one is deleted; any other expires when it would, or in Redis a little later. So an
+//! idle counter costs nothing, and losing an expired one changes nothing.
 //!
 //! **Time never goes back.** After a failover to a server with a slow clock, or a step of a wall clock, now may be before
 //! the time of a state. Such a state is judged as of its own time. Its expiry is a duration and needs no date, so what a
@@ -31,7 +31,7 @@ mod gcra;
 mod sliding_window;
 mod fixed_window;
 mod plain_count;
-mod text;
+mod stored;
 
 use std::fmt;
 
@@ -47,7 +47,7 @@ pub use gcra::Gcra;
 pub use sliding_window::SlidingWindow;
 pub use token_bucket::TokenBucket;
 
-/// What is remembered of a key. Its text, by `Display`, is what stands in Redis.
+/// What is remembered of a key. `Display` is for people; what stands in Redis is in `algorithm/stored.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the types say it")]
 pub enum State {

@@ -54,7 +54,7 @@ impl Budget for FixedWindow {
     }
 }
 
-/// As it stands in Redis.
+/// Its numbers, for a person.
 impl fmt::Display for FixedWindow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "f {} {}", self.start.0, self.count)

@@ -124,7 +124,7 @@ fn time_of(hits: u64, limit: &Limit) -> Span {
     Span { us, part }
 }
 
-/// As it stands in Redis.
+/// Its numbers, for a person.
 impl fmt::Display for Gcra {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "g {} {} {} {}", self.ahead.us, self.ahead.part, self.of, self.at.0)

@@ -87,7 +87,7 @@ fn covered(room: u64, last: u64, window: u64) -> u64 {
     if last <= room { window } else { muldiv(room, window, last).0 }
 }
 
-/// As it stands in Redis.
+/// Its numbers, for a person.
 impl fmt::Display for SlidingWindow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "s {} {} {}", self.start.0, self.this, self.last)

@@ -98,7 +98,7 @@ impl TokenBucket {
     }
 }
 
-/// As it stands in Redis.
+/// Its numbers, for a person.
 impl fmt::Display for TokenBucket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "b {} {} {} {}", self.tokens, self.part, self.of, self.at.0)

@@ -21,7 +21,8 @@
 //!
 //! reply    now
 //!          a byte for each charge of the requests: how often it fitted, as if its request passed
-//!          what each key held before, by lines: a state's text, nothing, or '!' and why the key cannot be used
+//!          what each key held before, one behind the other: '-' for nothing; a state (src/algorithm/stored.rs), a plain
+//!          count with a line's end; or '!' and why the key cannot be used, with a line's end
 //! ```
 //!
 //! # Who works out what
@@ -155,19 +156,24 @@ impl Call {
         (places.is_empty() && fitted == reply.fitted).then_some(answers)
     }
 
-    fn counters<'r>(&self, held: &'r [u8]) -> Option<Vec<Held<'r>>> {
-        if self.distinct == 0 {
-            return held.is_empty().then(Vec::new);
-        }
+    fn counters<'r>(&self, mut held: &'r [u8]) -> Option<Vec<Held<'r>>> {
         let mut counters = Vec::with_capacity(self.distinct);
-        for line in held.split(|&byte| byte == b'\n') {
-            counters.push(match line {
-                [] => Held::Counter(Counter::new(None)),
+        for _ in 0..self.distinct {
+            let first = *held.first()?;
+            let line_end = || held.iter().position(|&byte| byte == b'\n');
+            let (one, others) = match first {
+                b'-' => held.split_at(1),
+                b'!' | b'0'..=b'9' => held.split_at(line_end()?),
+                _ => held.split_at_checked(State::stored_bytes(first)?)?,
+            };
+            counters.push(match one {
+                b"-" => Held::Counter(Counter::new(None)),
                 [b'!', why @ ..] => Held::Unusable(std::str::from_utf8(why).ok()?),
-                text => Held::Counter(Counter::new(Some(State::parse(text)?))),
+                state => Held::Counter(Counter::new(Some(State::parse(state)?))),
             });
+            held = if matches!(first, b'!' | b'0'..=b'9') { &others[1..] } else { others };
         }
-        (counters.len() == self.distinct).then_some(counters)
+        held.is_empty().then_some(counters)
     }
 }
 

@@ -177,7 +177,7 @@ fn what_is_refused_fits_exactly_when_the_answer_says_and_not_a_microsecond_befor
             let key = which.index(keys.len());
             // The last limit that the history knows for the key.
             let limit = *history.keys[key].last().expect("each key has a limit");
-            let counter = One { state: pure.states.get(&keys[key]).map(|(state, _, _)| *state) };
+            let counter = One { state: pure.states.get(&keys[key]).map(|kept| kept.state) };
             for hits in [0, 1, hits, u64::from(limit.burst())] {
                 let verdict = counter.look(now, limit, hits);
                 let within = now < (1 << 52) && verdict.reset_us < WAIT_MAX_US;
@@ -222,7 +222,7 @@ fn a_counter_expires_exactly_when_it_equals_a_fresh_one() {
             let (pure, now, keys) = left_behind(&history);
             for (key, limits) in keys.iter().zip(&history.keys) {
                 let limit = limits[0];
-                let counter = One { state: pure.states.get(key).map(|(state, _, _)| *state) };
+                let counter = One { state: pure.states.get(key).map(|kept| kept.state) };
                 let mut spent = counter;
                 let (verdict, write) = spent
                     .run(now, &Charge { on_refusal: OnRefusal::Count, ..charge(limit, spend(1 + hits)) });

@@ -13,7 +13,7 @@ use std::{
 };
 
 use tollgate::{
-    algorithm::{Counter, State, Write, decide},
+    algorithm::{Counter, State, Write, arith::TIME_MAX_US, decide},
     clock::{Clock, Micros, SystemClock},
     key::Key,
     limit::{Algorithm, Charge, Cost, Decision, Limit, OnRefusal, Role},
@@ -37,12 +37,27 @@ pub(crate) struct Step {
     pub(crate) charges: Vec<Charge>,
 }
 
-/// What came of a step: the decision, and what then stands under each key of the world, as text and with the milliseconds
-/// it was stored for.
+/// What came of a step: the decision, and what then stands under each key of the world.
 pub(crate) type Outcome = (Decision, Stored);
 
-/// Of each key of the world: the text, and the milliseconds that it was stored for.
-pub(crate) type Stored = Vec<Option<(String, u64)>>;
+/// Of each key of the world, what is kept.
+pub(crate) type Stored = Vec<Option<Kept>>;
+
+/// A state that is kept until a moment, in microseconds.
+#[derive(Clone, Debug)]
+pub(crate) struct Kept {
+    pub(crate) state: State,
+    pub(crate) until: u64,
+}
+
+/// Whether the script keeps the states that it should, and none for too short.
+pub(crate) fn keeps(lua: &Stored, pure: &Stored) -> bool {
+    lua.iter().zip(pure).all(|both| match both {
+        (Some(lua), Some(pure)) => lua.state == pure.state && lua.until >= pure.until,
+        (None, None) => true,
+        _ => false,
+    })
+}
 
 pub(crate) fn limit(algorithm: Algorithm, requests: u32, window_us: u64, burst: Option<u32>) -> Limit {
     Limit::new(algorithm, requests, window_us, burst).expect("a valid limit")
@@ -62,7 +77,7 @@ pub(crate) fn spend(hits: u64) -> Cost {
 /// The pure functions over a plain map.
 #[derive(Default)]
 pub(crate) struct Pure {
-    pub(crate) states: BTreeMap<Key, (State, u64, Micros)>,
+    pub(crate) states: BTreeMap<Key, Kept>,
     /// Whether a state vanishes when its time is over, as in a store whose clock is the test's.
     pub(crate) expires: bool,
 }
@@ -76,8 +91,8 @@ impl Pure {
         let mut counters: Vec<Counter> = keys
             .iter()
             .map(|key| {
-                let known = self.states.get(*key).filter(|(_, _, end)| !self.expires || *end > now);
-                Counter::new(known.map(|(state, _, _)| *state))
+                let known = self.states.get(*key).filter(|kept| !self.expires || kept.until > now.0);
+                Counter::new(known.map(|kept| kept.state))
             })
             .collect();
         let decision = decide(now, &step.charges, &mut counters, |i| {
@@ -87,8 +102,10 @@ impl Pure {
             match counter.write() {
                 Write::Nothing => {}
                 Write::Put(state, us) => {
-                    let end = Micros(now.0.saturating_add(us));
-                    self.states.insert(key.clone(), (state, us.div_ceil(1000), end));
+                    // Redis knows no later time.
+                    let now = if self.expires { now.0 } else { now.0.min(TIME_MAX_US) };
+                    let until = now.saturating_add(us);
+                    self.states.insert(key.clone(), Kept { state, until });
                 }
                 Write::Delete => {
                     self.states.remove(key);
@@ -100,8 +117,7 @@ impl Pure {
 
     pub(crate) fn outcome(&mut self, step: &Step, keys: &[Key]) -> Outcome {
         let decision = self.run(step);
-        let states = keys.iter().map(|k| self.states.get(k).map(|(s, ms, _)| (s.to_string(), *ms))).collect();
-        (decision, states)
+        (decision, keys.iter().map(|key| self.states.get(key).cloned()).collect())
     }
 }
 
@@ -148,17 +164,25 @@ impl Memory {
 // === Lua ===
 
 /// Stands before the script, so that a key does not vanish by the server's clock while the test's stands still: an
-/// expiry is stored beside the text instead. The script itself is as it is served.
+/// expiry is stored behind the state instead. The script itself is as it is served.
 const WITHOUT_EXPIRY: &str = "
 local real = redis
 local redis = {}
+local function parts(stored) return string.match(stored, '^(.*)|(.-)$') end
 function redis.pcall(command, key)
-  local text = real.pcall(command, key)
-  return type(text) == 'string' and string.match(text, '^(.-)|') or text
+  local stored = real.pcall(command, key)
+  return type(stored) == 'string' and parts(stored) or stored
 end
-function redis.call(command, key, text, px, ms)
-  if command == 'SET' then return real.call('SET', key, text .. '|' .. ms) end
-  return real.call(command, key)
+function redis.call(command, key, state, px, ms)
+  if command ~= 'SET' then return real.call(command, key) end
+  local until_us
+  if px == 'PX' then
+    until_us = string.format('%.0f', math.min(tonumber(ARGV[1]), 2 ^ 53 - 1) + ms * 1000)
+  else
+    assert(px == 'KEEPTTL')
+    until_us = select(2, parts(real.call('GET', key)))
+  end
+  return real.call('SET', key, state .. '|' .. until_us)
 end
 ";
 
@@ -219,11 +243,16 @@ pub(crate) fn decided(answer: &Answer) -> Decision {
     decision.clone()
 }
 
-fn stored(reply: Reply) -> Option<(String, u64)> {
-    let Reply::Text(text) = reply else { return None };
-    let text = String::from_utf8(text).expect("a state is ASCII");
-    let (state, ms) = text.split_once('|').expect("stored with an expiry");
-    Some((state.to_owned(), ms.parse().expect("a whole number of milliseconds")))
+fn stored(reply: Reply) -> Option<Kept> {
+    let Reply::Text(stored) = reply else { return None };
+    let bar = stored.iter().rposition(|&byte| byte == b'|').expect("stored with an expiry");
+    let (state, until) = (&stored[..bar], &stored[bar + 1..]);
+    let until = std::str::from_utf8(until).ok().and_then(|until| until.parse().ok()).expect("microseconds");
+    if let Some(numbers) = State::stored_bytes(state[0]) {
+        let kept = state[numbers - 8..].try_into().map(f64::from_le_bytes).expect("the last number");
+        assert!(kept as u64 <= until, "a state is to say no more than the server does: {kept} {until}");
+    }
+    Some(Kept { state: State::parse(state).expect("a state"), until })
 }
 
 // === a connection ===

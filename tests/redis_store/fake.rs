@@ -93,10 +93,10 @@ fn serve(stream: TcpStream, treatment: Treatment, spends: &AtomicUsize, last: &M
                     Treatment::Silence => continue,
                     Treatment::Say(answer) => answer.to_owned(),
                     Treatment::WantKeys if words[2] == "0" => {
-                        let why = "!ERR script tried accessing undeclared key";
+                        let why = "!ERR script tried accessing undeclared key\n";
                         format!("*3\r\n:100\r\n$1\r\n\0\r\n${}\r\n{why}\r\n", why.len())
                     }
-                    Treatment::WantKeys => "*3\r\n:100\r\n$1\r\n\u{1}\r\n$0\r\n\r\n".to_owned(),
+                    Treatment::WantKeys => "*3\r\n:100\r\n$1\r\n\u{1}\r\n$1\r\n-\r\n".to_owned(),
                     Treatment::Forget => "-NOSCRIPT No matching script.\r\n".to_owned(),
                 }
             }

@@ -60,8 +60,10 @@ async fn ask(tollgate: &Tollgate, value: &'static str) -> (bool, u32) {
 
 /// How many hits the store has counted of a fixed window.
 fn counted(server: &RedisServer, value: &str) -> u32 {
-    let text = server.command(&["GET", &format!("tg:d:k={value}:fixed_window/31536000s")]);
-    text.split(' ').nth(2).map_or(0, |count| count.trim().parse().unwrap())
+    let count = "local state = redis.call('GET', KEYS[1])
+        return state and string.format('%.0f', (select(3, struct.unpack('<Bddd', state)))) or '0'";
+    let key = format!("tg:d:k={value}:fixed_window/31536000s");
+    server.command(&["EVAL", count, "1", &key]).trim().parse().unwrap()
 }
 
 #[tokio::test]
