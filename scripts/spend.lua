@@ -154,6 +154,9 @@ local function weigh(act, hits, n, left)
   return 0, nil
 end
 
+-- What is given back may be late. If it was taken, since when that is void (see Cost::GiveBack), else nil.
+local since
+
 -- By algorithm: f(counter, act, l, w, burst, hits, n), where l in w microseconds is the rate, in lowest terms for buckets,
 -- or the window. Each applies the act n times and answers how often it fitted. l is not 0, but where a fixed window
 -- counts all the same.
@@ -176,6 +179,14 @@ if used[BUCKET] then
       tokens, f, at = burst, 0, now
     end
     local fits, take = weigh(act, hits, n, tokens)
+    if act == GIVE and since then
+      -- Less what has refilled in its place.
+      local q, r = 0, 0
+      if at > since then q, r = muldiv(at - since, l, w) end
+      if q >= hits then return fits end
+      take, f = take + q, f - r
+      if f < 0 then take, f = take + 1, f + w end
+    end
     if take then
       tokens = tokens - take
       local ttl = 0
@@ -227,8 +238,12 @@ if used[GCRA] then
     end
     local fits, take = weigh(act, hits, n, left)
     if take then
-      local c, c_r = muldiv(take < 0 and -take or take, w, l)
-      if take < 0 then
+      local c, c_r = muldiv(act == GIVE and hits or take, w, l)
+      if act == GIVE and since then
+        if at > since then c = c - (at - since) end
+        if c < 0 or (c == 0 and c_r == 0) then return fits end
+      end
+      if act == GIVE then
         a, r = a - c, r - c_r
         if r < 0 then a, r = a - 1, r + l end
         if a < 0 then a, r = 0, 0 end
@@ -263,6 +278,10 @@ if used[SLIDING] then
     local share, rest = muldiv(last, w - elapsed, w)
     if rest > 0 then share = share + 1 end
     local fits, take = weigh(act, hits, n, l - this - share)
+    if act == GIVE and since and since ~= start then
+      if since ~= start - w then return fits end
+      last, take = last > hits and last - hits or 0, 0
+    end
     if take then
       this = this + take
       if this < 0 then this = 0 elseif this > COUNT_MAX then this = COUNT_MAX end
@@ -287,6 +306,7 @@ if used[FIXED] then
       start = now - elapsed
     end
     local fits, take = weigh(act, hits, n, l - count)
+    if act == GIVE and since and since ~= start then return fits end
     if take then
       count = count + take
       if count < 0 then count = 0 elseif count > COUNT_MAX then count = COUNT_MAX end
@@ -315,6 +335,10 @@ local function judge(s, c, n)
   local algorithm, act, l, hits = ask[c], ask[c + 1], ask[c + 3], ask[c + 6]
   if l == 0 and not ((algorithm == FIXED or algorithm == PLAIN) and (act == COUNT or (act == LOOK and hits == 0))) then
     return (act == GIVE or hits == 0) and n or 0
+  end
+  if act == GIVE then
+    since = ask[c + 2]
+    since = since <= 0 and -since or nil
   end
   return judges[algorithm](s, act, l, ask[c + 4], ask[c + 5], hits, n)
 end

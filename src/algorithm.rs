@@ -31,6 +31,7 @@ mod gcra;
 mod sliding_window;
 mod fixed_window;
 mod plain_count;
+mod back;
 mod stored;
 
 use std::fmt;
@@ -42,6 +43,8 @@ use crate::{
 use arith::TIME_MAX_US;
 use plain_count::PlainCount;
 
+pub use back::giving_back;
+pub(crate) use back::untaken;
 pub use fixed_window::FixedWindow;
 pub use gcra::Gcra;
 pub use sliding_window::SlidingWindow;
@@ -153,32 +156,13 @@ fn hits_together(charges: &[Charge], counters: usize, counter_of: impl Fn(usize)
         let (sum, most) = (&mut sums[counter_of(i)], &mut most[counter_of(i)]);
         let Wish { act, hits, .. } = Wish::of(charge);
         // What a refund gives may be lost in a full counter, so it pays for charges before it at most.
-        let held = if act == Act::Give { sum.saturating_sub(hits) } else { (*sum + hits).min(COUNT_MAX) };
+        let held = if act.gives() { sum.saturating_sub(hits) } else { (*sum + hits).min(COUNT_MAX) };
         *most = held.max(*most);
         if act != Act::Look {
             *sum = held;
         }
     }
     most
-}
-
-/// What a verdict would read if these hits, which fitted and were taken, had not been. Of a bucket exact to a microsecond;
-/// a sliding window is said to be whole when its present hits are gone, though only older ones may have been left.
-pub(crate) fn untaken(limit: &Limit, verdict: Verdict, hits: u64) -> Verdict {
-    let left = (verdict.remaining as i64 - verdict.beyond as i64 + hits as i64).min(i64::from(limit.burst()));
-    if hits == 0 || limit.requests() == 0 {
-        return verdict;
-    }
-    let whole = left == i64::from(limit.burst());
-    let (tokens, us) = limit.reduced();
-    let earlier = if limit.algorithm().has_window() { 0 } else { arith::muldiv(hits, us, tokens).0 };
-    Verdict {
-        remaining: left.max(0).unsigned_abs(),
-        beyond: left.min(0).unsigned_abs(),
-        reset_us: if whole { 0 } else { verdict.reset_us.saturating_sub(earlier) },
-        next_us: if whole { 0 } else { verdict.next_us },
-        ..verdict
-    }
 }
 
 /// Whether the charges refuse the request together. Quotas do when there are some and none of them fits.
@@ -208,8 +192,10 @@ pub(crate) enum Act {
     Count,
     /// Takes nothing.
     Look,
-    /// Gives back.
+    /// Gives back, now.
     Give,
+    /// Gives back what was taken, as of then.
+    GiveBack(Micros),
 }
 
 /// What a charge asks of its counter.
@@ -234,12 +220,17 @@ impl Act {
         let (act, hits) = match (charge.cost, charge.on_refusal) {
             (Cost::Look(hits), _) => (Self::Look, hits),
             (Cost::Refund(hits), _) => (Self::Give, hits),
+            (Cost::GiveBack { hits, since }, _) => (Self::GiveBack(since), hits),
             (Cost::Spend(hits), OnRefusal::Count) => (Self::Count, hits.get()),
             // Of a single hit that does not fit nothing is left to take.
             (Cost::Spend(hits), OnRefusal::Drain) if hits.get() > 1 => (Self::Drain, hits.get()),
             (Cost::Spend(hits), _) => (Self::Take, hits.get()),
         };
         (act, hits.min(COUNT_MAX))
+    }
+
+    fn gives(self) -> bool {
+        matches!(self, Self::Give | Self::GiveBack(_))
     }
 
     /// What is left of it when the request is refused.
@@ -293,21 +284,22 @@ fn judge_by<B: Budget>(
 ) -> Verdict {
     let mut budget = B::at(before, limit, now);
     let left = budget.left(limit, now);
-    let fits = act == Act::Give || hits as i64 <= left;
-    let all_fit = act == Act::Give || together as i64 <= left;
+    let fits = act.gives() || hits as i64 <= left;
+    let all_fit = act.gives() || together as i64 <= left;
     let taken = match act {
         Act::Take if fits => Some(hits),
         Act::Drain if left > 0 => Some(hits.min(left as u64)),
         Act::Count => Some(hits),
-        Act::Take | Act::Drain | Act::Look | Act::Give => None,
+        Act::Take | Act::Drain | Act::Look | Act::Give | Act::GiveBack(_) => None,
     };
     if let Some(taken) = taken {
         budget.take(taken, limit);
     } else if act == Act::Give {
         budget.give(hits, limit);
     }
+    let is_back = matches!(act, Act::GiveBack(since) if budget.give_back(hits, since, limit));
     let reset_us = budget.until_whole(limit, now);
-    if taken.is_some() || act == Act::Give {
+    if taken.is_some() || act == Act::Give || is_back {
         counter.after = Some(state(budget));
         let put = Write::Put(state(budget), budget.kept(reset_us));
         counter.write = if reset_us == 0 { Write::Delete } else { put };
@@ -325,6 +317,7 @@ fn judge_by<B: Budget>(
             false => Some(budget.until(together, limit, now)),
         },
         next_us: if reset_us == 0 { 0 } else { budget.until(remaining + 1, limit, now) },
+        since: budget.since(),
     }
 }
 
@@ -337,8 +330,16 @@ fn counts_at_zero(limit: &Limit, act: Act, hits: u64) -> bool {
 fn blocked(charge: &Charge, now: Micros, act: Act, hits: u64) -> Verdict {
     let window_us = charge.limit.window_us();
     let end_us = charge.key.plain().map_or(window_us - now.0 % window_us, |plain| plain.ends_in_us.get());
-    let fits = act == Act::Give || hits == 0;
-    Verdict { fits, remaining: 0, beyond: 0, reset_us: end_us, retry_us: fits.then_some(0), next_us: end_us }
+    let fits = act.gives() || hits == 0;
+    Verdict {
+        fits,
+        remaining: 0,
+        beyond: 0,
+        reset_us: end_us,
+        retry_us: fits.then_some(0),
+        next_us: end_us,
+        since: Micros(0),
+    }
 }
 
 /// A counter at a moment, under a limit that is not 0. Times are saturated at [`WAIT_MAX_US`], hits at [`COUNT_MAX`].
@@ -351,6 +352,10 @@ trait Budget: Copy {
     fn take(&mut self, hits: u64, limit: &Limit);
     /// Gives hits back, up to full.
     fn give(&mut self, hits: u64, limit: &Limit);
+    /// Gives back as much of these hits as is still missing because they were taken; see [`Cost::GiveBack`]. Whether any.
+    fn give_back(&mut self, hits: u64, since: Micros, limit: &Limit) -> bool;
+    /// The start of the window, or the moment of the level.
+    fn since(&self) -> Micros;
     /// Microseconds until so many hits fit, at most the limit's burst.
     fn until(&self, hits: u64, limit: &Limit, now: Micros) -> u64;
     /// Microseconds until it equals a fresh one.

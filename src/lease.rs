@@ -186,8 +186,9 @@ impl Leases {
             let (left, back) = (held.unspent(), held.to_give_back(&slot.limit, now + GIVE_BACK_WITHIN));
             self.counters.lost.inc_by(left - back);
             if back > 0 {
+                let giving = Giving::new(self, &charge.key, charge.limit, (held, back), now);
                 slot.state = State::Giving;
-                return Next::GiveBack(Giving::new(self, &charge.key, charge.limit, back, now));
+                return Next::GiveBack(giving);
             }
             slot.state = State::Known(held.left_in_store(), held.ends());
         }
@@ -246,25 +247,22 @@ impl Leases {
             let mut shard = lock(shard);
             let before = shard.len();
             shard.retain(|key, slot| {
-                let (ended, left, back) = match &slot.state {
-                    State::Held(held) => (
-                        all || held.ends() <= now,
-                        held.unspent(),
-                        held.to_give_back(&slot.limit, now + GIVE_BACK_WITHIN),
-                    ),
+                let held = match &slot.state {
+                    State::Held(held) => held,
                     State::Known(..) => return now < slot.idle_at,
                     State::Barred(until) => return now < *until,
                     State::Taking(_) | State::Giving => return true,
                 };
-                if !ended {
+                if !all && now < held.ends() {
                     return true;
                 }
-                self.counters.lost.inc_by(left - back);
+                let back = held.to_give_back(&slot.limit, now + GIVE_BACK_WITHIN);
+                self.counters.lost.inc_by(held.unspent() - back);
                 if back == 0 {
                     return false;
                 }
+                due.push(Giving::new(self, key, slot.limit, (held, back), now));
                 slot.state = State::Giving;
-                due.push(Giving::new(self, key, slot.limit, back, now));
                 true
             });
             self.slots.fetch_sub(before - shard.len(), Relaxed);

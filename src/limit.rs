@@ -6,7 +6,7 @@ use std::num::NonZeroU64;
 
 use bytes::Bytes;
 
-use crate::key::Key;
+use crate::{clock::Micros, key::Key};
 
 /// The longest window of a limit: ten years in microseconds, 2^48.2. The arithmetic of `scripts/` stays exact in
 /// doubles for divisors below 2^49 (see `algorithm::arith`).
@@ -166,6 +166,23 @@ pub enum Cost {
     Look(u64),
     /// Gives this many back; stops at full and is never refused.
     Refund(u64),
+    /// Gives back what was taken and not used, as if it had not been taken. It may come late: to a window that has ended
+    /// it gives nothing, and to a bucket only what has not refilled in its place. Never refused, and asked for with
+    /// [`Role::Shadow`]. See [`crate::algorithm::giving_back`].
+    GiveBack {
+        /// What was taken.
+        hits: u64,
+        /// By the store's clock: the start of the window that it was taken in; of a bucket, from when on it would have
+        /// been full without that.
+        since: Micros,
+    },
+}
+
+impl Cost {
+    /// Whether it gives rather than takes.
+    pub fn gives(&self) -> bool {
+        matches!(self, Self::Refund(_) | Self::GiveBack { .. })
+    }
 }
 
 /// What a limit says in the answer to the whole request.
@@ -222,6 +239,9 @@ pub struct Verdict {
     pub retry_us: Option<u64>,
     /// Until one more hit is there than `remaining`: a bucket's next token, a window's end. 0 when it is whole.
     pub next_us: u64,
+    /// By the store's clock: the start of the window that was judged, or the moment of a bucket's level. 0 where that is
+    /// not known, or where the key says it.
+    pub since: Micros,
 }
 
 /// What a store says of one request.

@@ -33,6 +33,7 @@ use foldhash::quality::RandomState;
 
 use crate::{
     algorithm::refuses,
+    clock::Micros,
     limit::{Algorithm, Charge, Cost, Decision, Limit, OnRefusal, Verdict},
 };
 
@@ -188,14 +189,14 @@ impl NearCache {
                 Cost::Spend(_) if heard < self.latest.load(Relaxed) => {
                     drop(self.forget(charge.key.as_bytes()))
                 }
-                Cost::Spend(_) | Cost::Look(_) | Cost::Refund(_) => {}
+                _ => {}
             }
         }
     }
 
-    /// Forgets what refunds give back to. To be called when the store has answered, or may have.
+    /// Forgets what is given back to. To be called when the store has answered, or may have.
     pub fn refunded(&self, charges: &[Charge], now: Instant) {
-        for charge in charges.iter().filter(|charge| matches!(charge.cost, Cost::Refund(_))) {
+        for charge in charges.iter().filter(|charge| charge.cost.gives()) {
             self.given_back(charge, self.us(now));
         }
     }
@@ -332,16 +333,24 @@ impl Over {
             _ => return None,
         };
         let reset_us = window_us.unwrap_or(left(self.reset_us));
-        Some(Verdict { fits: false, remaining: 0, beyond: self.beyond, reset_us, retry_us, next_us })
+        Some(Verdict {
+            fits: false,
+            remaining: 0,
+            beyond: self.beyond,
+            reset_us,
+            retry_us,
+            next_us,
+            since: Micros(0),
+        })
     }
 }
 
-/// What a charge wants to fit; `None` for a refund.
+/// What a charge wants to fit; `None` for one that gives.
 fn hits(cost: Cost) -> Option<u64> {
     match cost {
         Cost::Spend(hits) => Some(hits.get()),
         Cost::Look(hits) => Some(hits),
-        Cost::Refund(_) => None,
+        Cost::Refund(_) | Cost::GiveBack { .. } => None,
     }
 }
 

@@ -45,6 +45,18 @@ impl Budget for FixedWindow {
         self.count = self.count.saturating_sub(hits);
     }
 
+    fn give_back(&mut self, hits: u64, since: Micros, limit: &Limit) -> bool {
+        let same = self.start == since;
+        if same {
+            self.give(hits, limit);
+        }
+        same
+    }
+
+    fn since(&self) -> Micros {
+        self.start
+    }
+
     fn until(&self, _: u64, limit: &Limit, now: Micros) -> u64 {
         limit.window_us() - now.0.saturating_sub(self.start.0)
     }

@@ -43,6 +43,16 @@ impl Gcra {
     pub(super) fn of(us: u64, part: u64, of: u64, at: u64) -> Self {
         Self { ahead: Span { us, part }, of, at: Micros(at) }
     }
+
+    fn shorten(&mut self, by: Span) {
+        if by >= self.ahead {
+            self.ahead = ZERO;
+            return;
+        }
+        let borrow = self.ahead.part < by.part;
+        self.ahead.us -= by.us + u64::from(borrow);
+        self.ahead.part = self.ahead.part + if borrow { self.of } else { 0 } - by.part;
+    }
 }
 
 impl Budget for Gcra {
@@ -93,14 +103,21 @@ impl Budget for Gcra {
     }
 
     fn give(&mut self, hits: u64, limit: &Limit) {
+        self.shorten(time_of(hits, limit));
+    }
+
+    fn give_back(&mut self, hits: u64, since: Micros, limit: &Limit) -> bool {
         let cost = time_of(hits, limit);
-        if cost >= self.ahead {
-            self.ahead = ZERO;
-            return;
+        let void = self.at.0.saturating_sub(since.0);
+        let missing = cost.us.checked_sub(void).map(|us| Span { us, ..cost }).filter(|span| *span != ZERO);
+        if let Some(missing) = missing {
+            self.shorten(missing);
         }
-        let borrow = self.ahead.part < cost.part;
-        self.ahead.us -= cost.us + u64::from(borrow);
-        self.ahead.part = self.ahead.part + if borrow { self.of } else { 0 } - cost.part;
+        missing.is_some()
+    }
+
+    fn since(&self) -> Micros {
+        self.at
     }
 
     fn until(&self, hits: u64, limit: &Limit, _: Micros) -> u64 {

@@ -40,6 +40,16 @@ impl Budget for PlainCount {
         self.count = self.count.saturating_sub(hits);
     }
 
+    /// Another window has another key.
+    fn give_back(&mut self, hits: u64, _: Micros, limit: &Limit) -> bool {
+        self.give(hits, limit);
+        true
+    }
+
+    fn since(&self) -> Micros {
+        Micros(0)
+    }
+
     fn until(&self, _: u64, _: &Limit, _: Micros) -> u64 {
         self.window.ends_in_us.get()
     }

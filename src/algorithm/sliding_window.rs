@@ -50,6 +50,21 @@ impl Budget for SlidingWindow {
         self.this = self.this.saturating_sub(hits);
     }
 
+    fn give_back(&mut self, hits: u64, since: Micros, limit: &Limit) -> bool {
+        if self.start == since {
+            self.give(hits, limit);
+        } else if self.start.0.checked_sub(limit.window_us()) == Some(since.0) {
+            self.last = self.last.saturating_sub(hits);
+        } else {
+            return false;
+        }
+        true
+    }
+
+    fn since(&self) -> Micros {
+        self.start
+    }
+
     fn until(&self, hits: u64, limit: &Limit, now: Micros) -> u64 {
         let (window, elapsed) = (limit.window_us(), self.elapsed(now));
         let to_end = window - elapsed;

@@ -66,6 +66,26 @@ impl Budget for TokenBucket {
         self.clamp(limit);
     }
 
+    fn give_back(&mut self, hits: u64, since: Micros, limit: &Limit) -> bool {
+        let (tokens, us) = limit.reduced();
+        let (void, part) = muldiv(self.at.0.saturating_sub(since.0), tokens, us);
+        if void >= hits {
+            return false;
+        }
+        self.tokens += (hits - void) as i64;
+        if part > self.part {
+            self.tokens -= 1;
+            self.part += us;
+        }
+        self.part -= part;
+        self.clamp(limit);
+        true
+    }
+
+    fn since(&self) -> Micros {
+        self.at
+    }
+
     fn until(&self, hits: u64, limit: &Limit, _: Micros) -> u64 {
         let missing = hits as i64 - self.tokens;
         if missing <= 0 {

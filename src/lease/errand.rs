@@ -9,7 +9,7 @@ use std::{
 
 use tokio::sync::watch;
 
-use super::{BARRED, Held, Leases, State, good_until};
+use super::{BARRED, GIVE_BACK_WITHIN, Held, Leases, State, good_until};
 use crate::{
     key::Key,
     limit::{Charge, Cost, Limit, OnRefusal, Role, Verdict},
@@ -61,7 +61,7 @@ impl<'l> Taking<'l> {
         let fleet = self.leases.fleet;
         let most = (u64::from(limit.burst()) * (fleet - 1)).div_ceil(2 * fleet);
         let others = self.size.saturating_mul(fleet - 1).min(most);
-        let held = Held::new(self.hold, limit, *verdict, others, self.asked, until);
+        let held = Held::new(self.hold, limit, *verdict, others, (self.asked, now), until);
         let told = held.verdict(limit, now);
         self.leases.counters.taken.inc();
         self.leases.counters.tokens.inc_by(self.hold);
@@ -90,8 +90,16 @@ pub struct Giving<'l> {
 }
 
 impl<'l> Giving<'l> {
-    pub(super) fn new(leases: &'l Leases, key: &Key, limit: Limit, back: u64, now: Instant) -> Self {
-        let (cost, role, on_refusal) = (Cost::Refund(back), Role::Shadow, OnRefusal::Keep);
+    /// `back` hits of what is held of a key.
+    pub(super) fn new(
+        leases: &'l Leases,
+        key: &Key,
+        limit: Limit,
+        (held, back): (&Held, u64),
+        now: Instant,
+    ) -> Self {
+        let cost = held.giving_back(back, &limit, now + GIVE_BACK_WITHIN);
+        let (role, on_refusal) = (Role::Shadow, OnRefusal::Keep);
         let charge = Charge { key: key.clone(), limit, cost, role, on_refusal };
         Self { leases, charge, back, left: None, made: now }
     }

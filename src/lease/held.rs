@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use crate::{
     algorithm::{arith::muldiv, untaken},
-    limit::{Algorithm, Limit, Verdict},
+    clock::Micros,
+    limit::{Algorithm, Cost, Limit, Verdict},
 };
 
 /// Hits that were taken ahead.
@@ -20,6 +21,8 @@ pub(super) struct Held {
     said: Verdict,
     /// Before the store was asked.
     asked: Instant,
+    /// After it has answered.
+    heard: Instant,
     ends: Instant,
 }
 
@@ -30,12 +33,12 @@ impl Held {
         limit: &Limit,
         said: Verdict,
         others: u64,
-        asked: Instant,
+        (asked, heard): (Instant, Instant),
         ends: Instant,
     ) -> Self {
         let whole = said.remaining.saturating_add(1).saturating_add(taken).saturating_add(others);
         let slack = u64::from(limit.burst()).saturating_sub(whole);
-        Self { taken, spent: 0, left: taken, slack, said, asked, ends }
+        Self { taken, spent: 0, left: taken, slack, said, asked, heard, ends }
     }
 
     /// What was not spent, void or not.
@@ -75,6 +78,12 @@ impl Held {
             return 0;
         }
         self.good(limit, by)
+    }
+
+    /// The cost of giving back so much of it, which was good by then: should the store come to it later, less of it is.
+    pub(super) fn giving_back(&self, hits: u64, limit: &Limit, by: Instant) -> Cost {
+        let late = if limit.algorithm().has_window() { 0 } else { us(self.heard, by) };
+        Cost::GiveBack { hits, since: Micros(self.said.since.0.saturating_add(late)) }
     }
 
     /// The store's verdict, as if what is left here had not been taken, counted down by the time since.

@@ -79,6 +79,8 @@ enum Errand<'l> {
     Ask(Charge, Instant),
     Take(Taking<'l>, u64),
     Give(Giving<'l>, Instant),
+    /// Nobody waits for it any more, and a server that hung does it all the same when it wakes.
+    Late(Charge),
 }
 
 /// One on its way; with what the store has said, if it has.
@@ -168,7 +170,15 @@ impl<'l> World<'l> {
         }
         let Some(said) = under.said else {
             let said = match &under.errand {
-                Errand::Give(_, asked) if now > *asked + GIVE_BACK_WITHIN => return,
+                Errand::Give(giving, asked) if now > *asked + GIVE_BACK_WITHIN => {
+                    under.errand = Errand::Late(giving.charge().clone());
+                    return self.ways.push(under);
+                }
+                Errand::Late(_) if self.dice.one_in(2) => return self.ways.push(under),
+                Errand::Late(charge) => {
+                    self.server.spend(charge, self.now);
+                    return;
+                }
                 Errand::Give(giving, _) => self.server.spend(giving.charge(), self.now),
                 Errand::Ask(charge, _) => self.server.spend(charge, self.now),
                 Errand::Take(taking, _) => self.server.spend(taking.charge(), self.now),
@@ -188,6 +198,7 @@ impl<'l> World<'l> {
             Errand::Ask(charge, asked) => under.tollgate.learn(&charge, &said, asked),
             Errand::Take(taking, _) => drop(taking.answered(&said, now)),
             Errand::Give(giving, asked) => giving.given(&said, asked),
+            Errand::Late(_) => unreachable!("nobody hears of it"),
         }
     }
 }
@@ -347,7 +358,8 @@ fn what_is_not_spent_goes_back_when_the_lease_ends_and_not_before() {
     let at_last = world.instant() + LIFE;
     assert!(tollgate.spend(&one, at_last).is_none());
     let due = tollgate.due(false, at_last);
-    assert_eq!(due.iter().map(|giving| giving.charge().cost).collect::<Vec<_>>(), [Cost::Refund(10)]);
+    let since = Micros(said.since.0 + (LIFE + GIVE_BACK_WITHIN).as_micros() as u64);
+    assert_eq!(due[0].charge().cost, Cost::GiveBack { hits: 10, since });
 }
 
 #[test]

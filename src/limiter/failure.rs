@@ -128,7 +128,7 @@ impl<'r> Plan<'r> {
 
 /// Whether `deny` may refuse it.
 fn is_refusable(charge: &Charge) -> bool {
-    charge.role != Role::Shadow && !matches!(charge.cost, Cost::Refund(_))
+    charge.role != Role::Shadow && !charge.cost.gives()
 }
 
 /// Whether it refuses its request whatever a store would say.

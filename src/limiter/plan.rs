@@ -268,7 +268,7 @@ fn cost_of(question: &Question, descriptor: &Descriptor, compat: bool) -> Cost {
 fn looking(cost: Cost) -> Cost {
     match cost {
         Cost::Spend(hits) => Cost::Look(hits.get()),
-        Cost::Look(_) | Cost::Refund(_) => cost,
+        Cost::Look(_) | Cost::Refund(_) | Cost::GiveBack { .. } => cost,
     }
 }
 

@@ -309,7 +309,7 @@ impl Sample {
 fn hits_of(cost: Cost) -> u64 {
     match cost {
         Cost::Spend(hits) => hits.get(),
-        Cost::Look(_) | Cost::Refund(_) => 0,
+        Cost::Look(_) | Cost::Refund(_) | Cost::GiveBack { .. } => 0,
     }
 }
 

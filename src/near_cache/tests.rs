@@ -80,7 +80,8 @@ fn spend(hits: u64) -> Cost {
 
 /// As answers tell it: what is counted beyond full is nobody's business but the store's.
 fn told(decision: &Decision) -> Decision {
-    let verdicts = decision.verdicts.iter().map(|verdict| Verdict { beyond: 0, ..*verdict });
+    let verdicts =
+        decision.verdicts.iter().map(|verdict| Verdict { beyond: 0, since: Micros(0), ..*verdict });
     Decision { verdicts: verdicts.collect(), ..*decision }
 }
 
@@ -265,6 +266,7 @@ fn many_keys_take_no_more_than_the_bytes_they_are_given() {
             reset_us: 1_000,
             retry_us: Some(1_000),
             next_us: 1_000,
+            since: Micros(0),
         };
         let decision = Decision { refused: true, verdicts: vec![verdict] };
         for number in 0..20_000 {

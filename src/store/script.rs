@@ -15,6 +15,7 @@
 //!            tokens, microseconds, burst (of buckets in lowest terms; of a plain count, the microseconds that it is kept
 //!            for and those until its window ends)
 //!            hits
+//!            (G of what was taken: instead of a role, since it refuses nothing, 0 or less, which is minus its `since`)
 //!          the requests in the order of their arrival, each
 //!            of one charge    key (from 1), index of its kind, how many equal ones follow each other
 //!            of several       0, how many, and for each: key, index of its kind

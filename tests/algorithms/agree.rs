@@ -12,8 +12,11 @@ use proptest::{
     test_runner::{Config, TestRunner},
 };
 use tollgate::{
+    clock::Micros,
     key::{Key, Plain},
-    limit::{Algorithm, COUNT_MAX, Charge, Cost, Limit, OnRefusal, Role, WAIT_MAX_US, WINDOW_MAX_US},
+    limit::{
+        Algorithm, COUNT_MAX, Charge, Cost, Limit, OnRefusal, Role, Verdict, WAIT_MAX_US, WINDOW_MAX_US,
+    },
 };
 
 use crate::{
@@ -59,6 +62,8 @@ enum WishCost {
     Spend(Hits),
     Look(Hits),
     Refund(Hits),
+    /// Taken so many windows, and so many microseconds, after the last answer's window began.
+    GiveBack(Hits, i64, i64),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -122,6 +127,8 @@ fn wish() -> impl Strategy<Value = Wish> {
         5 => hits().prop_map(WishCost::Spend),
         1 => hits().prop_map(WishCost::Look),
         1 => hits().prop_map(WishCost::Refund),
+        1 => (hits(), -2..2_i64, prop_oneof![3 => Just(0), 1 => -20..20_i64])
+            .prop_map(|(hits, windows, us)| WishCost::GiveBack(hits, windows, us)),
     ];
     let role = select(vec![Role::Enforce, Role::Enforce, Role::Shadow, Role::Quota]);
     let on_refusal = select(vec![OnRefusal::Keep, OnRefusal::Drain, OnRefusal::Count]);
@@ -173,7 +180,7 @@ impl History {
         mut run: impl FnMut(&Step) -> tollgate::limit::Decision,
     ) -> Vec<Step> {
         let names = self.key_names();
-        let (mut now, mut last) = (self.start, None::<tollgate::limit::Verdict>);
+        let (mut now, mut last) = (self.start, None::<Verdict>);
         self.steps
             .iter()
             .map(|(pass, wishes)| {
@@ -187,8 +194,7 @@ impl History {
                     (_, None) => now,
                 };
                 now = if monotonic { then.max(now) } else { then };
-                let left = last.map_or(0, |v| v.remaining);
-                let charges = wishes.iter().map(|wish| self.charge(wish, &names, left)).collect();
+                let charges = wishes.iter().map(|wish| self.charge(wish, &names, last)).collect();
                 let step = Step { now, charges };
                 last = run(&step).verdicts.first().copied();
                 step
@@ -196,7 +202,8 @@ impl History {
             .collect()
     }
 
-    fn charge(&self, wish: &Wish, names: &[Key], left: u64) -> Charge {
+    fn charge(&self, wish: &Wish, names: &[Key], last: Option<Verdict>) -> Charge {
+        let left = last.map_or(0, |v| v.remaining);
         let key = wish.key % names.len();
         let limit = self.keys[key][wish.limit % self.keys[key].len()];
         let number = |hits: Hits| match hits {
@@ -208,11 +215,18 @@ impl History {
             WishCost::Spend(hits) => Cost::Spend(NonZeroU64::new(number(hits)).unwrap_or(NonZeroU64::MIN)),
             WishCost::Look(hits) => Cost::Look(number(hits)),
             WishCost::Refund(hits) => Cost::Refund(number(hits)),
+            WishCost::GiveBack(hits, windows, us) => {
+                let window = i64::try_from(limit.window_us()).expect("ten years at most");
+                let since = last.map_or(self.start, |v| v.since.0).min((1 << 53) - 1);
+                let since = since.saturating_add_signed(windows * window + us);
+                Cost::GiveBack { hits: number(hits), since: Micros(since) }
+            }
         };
+        let role = if let Cost::GiveBack { .. } = cost { Role::Shadow } else { wish.role };
         let name = names[key].clone();
         let plain = self.plain[key] && limit.algorithm() == Algorithm::FixedWindow;
         let name = if plain { name.with_plain(wish.window) } else { name };
-        Charge { key: name, limit, cost, role: wish.role, on_refusal: wish.on_refusal }
+        Charge { key: name, limit, cost, role, on_refusal: wish.on_refusal }
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! [`worlds`] gives the three the same face. [`cases`] is one table of named cases that drives all of them. [`agree`]
 //! lets them run random histories and demands equal verdicts, states and expiries. [`bounds`] holds the pure functions to
-//! the design's table of bounds; what holds for them holds for the others, since they agree. [`memory`] and [`lua`] are
+//! the design's table of bounds, [`late`] to that when hits come back late; what holds for them holds for the others, since they agree. [`memory`] and [`lua`] are
 //! about what each store has for itself, [`batch`] about requests that share a call of the script.
 
 #[path = "../support/redis.rs"]
@@ -12,6 +12,7 @@ mod worlds;
 mod cases;
 mod agree;
 mod bounds;
+mod late;
 mod memory;
 mod lua;
 mod batch;

@@ -15,8 +15,8 @@
 //!
 //! **Between taking and giving back** others may be refused who would have passed on one server; nobody is granted more
 //! than there is. That lasts a round trip. If giving back fails, which is counted, it lasts until the limit has refilled
-//! by itself: a window's end, or a bucket's time for so many hits. Of a window that ends before the hits would surely be
-//! back in it, nothing is given back, since it would be missing in the next one's count.
+//! by itself: a window's end, or a bucket's time for so many hits. It may also come late, when a server that hung wakes:
+//! a give-back says what it was taken from, and what is over by then is not given (`algorithm::giving_back`).
 //!
 //! **Quotas** (of which one that fits is enough) are judged over all parts; in a part that does not hold all of them they
 //! take what fits and refuse nothing.
@@ -27,10 +27,7 @@
 //!
 //! **A client that goes away** leaves its request behind, which is carried to its end even so.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use tokio::sync::oneshot;
 
@@ -41,9 +38,8 @@ use super::{
     route::{Grain, Undecided},
 };
 use crate::{
-    algorithm::{Act, untaken},
-    clock::{Clock, SystemClock},
-    limit::{Algorithm, Charge, Cost, Decision, OnRefusal, Role, Verdict},
+    algorithm::{Act, giving_back, untaken},
+    limit::{Charge, Cost, Decision, OnRefusal, Role, Verdict},
     store::StoreError,
 };
 
@@ -117,8 +113,8 @@ struct Request {
     /// `None` once it was given.
     answer: Option<oneshot::Sender<Result<Decision, StoreError>>>,
     verdicts: Vec<Option<Verdict>>,
-    /// Parts that have passed, and when they were sent.
-    taken: Vec<(Part, Instant)>,
+    /// Parts that have passed.
+    taken: Vec<Part>,
     failed: bool,
 }
 
@@ -173,7 +169,7 @@ impl Request {
             charge.role = Role::Shadow;
             charge.cost = match Act::of(charge) {
                 (Act::Count, _) => continue,
-                (Act::Give, _) => Cost::Look(0),
+                (Act::Give | Act::GiveBack(_), _) => Cost::Look(0),
                 (Act::Take | Act::Drain | Act::Look, hits) => Cost::Look(hits),
             };
         }
@@ -196,7 +192,7 @@ impl Request {
     async fn send(&mut self, parts: Vec<Part>) -> bool {
         let mut refused = false;
         let mut racing = Racing(parts.into_iter().map(|part| self.sent(part)).collect());
-        while let Some((part, sent, decided)) = racing.next().await {
+        while let Some((part, decided)) = racing.next().await {
             match decided {
                 Ok(decision) => {
                     for (&index, verdict) in part.indices.iter().zip(decision.verdicts) {
@@ -205,7 +201,7 @@ impl Request {
                     if decision.refused {
                         refused = true;
                     } else {
-                        self.taken.push((part, sent));
+                        self.taken.push(part);
                     }
                 }
                 Err(Undecided::Split(grain)) => {
@@ -234,9 +230,8 @@ impl Request {
         let charges: Vec<Charge> = part.indices.iter().map(charge).collect();
         let (seat, deadline) = (self.seat, self.deadline);
         Box::pin(async move {
-            let sent = SystemClock.instant();
             let decided = part.deployment.spend(&part.node, seat, &charges, part.grain, deadline).await;
-            (part, sent, decided)
+            (part, decided)
         })
     }
 
@@ -254,7 +249,7 @@ impl Request {
 
     /// The verdicts of a refused request: those of parts that had passed, as if nothing had been taken there.
     fn untaken(&self, mut verdicts: Vec<Verdict>) -> Vec<Verdict> {
-        for (part, _) in &self.taken {
+        for part in &self.taken {
             // Charges of one key see what those before them have taken.
             let mut taken: Vec<(usize, u64)> = Vec::new();
             for &index in &part.indices {
@@ -274,16 +269,14 @@ impl Request {
 
     /// Gives back, on all parts that have passed, what a refused request does not spend.
     async fn give_back(&mut self) {
-        let now = SystemClock.instant();
         let mut back = Vec::new();
-        for (part, sent) in std::mem::take(&mut self.taken) {
-            let age = now.duration_since(sent) + GIVE_BACK_WITHIN;
+        for part in std::mem::take(&mut self.taken) {
             let (indices, charges): (Vec<usize>, Vec<Charge>) = part
                 .indices
                 .iter()
                 .filter_map(|&index| {
                     let verdict = self.verdicts[index]?;
-                    Some((index, undoing(&self.charges[index], &verdict, age)?))
+                    Some((index, undoing(&self.charges[index], &verdict)?))
                 })
                 .unzip();
             if !indices.is_empty() {
@@ -310,23 +303,16 @@ impl Request {
     }
 }
 
-/// What takes back the effect of a charge of a part that had passed, `age` after it was sent; `None` where there is none,
-/// or where it is not to be taken back.
-fn undoing(charge: &Charge, verdict: &Verdict, age: Duration) -> Option<Charge> {
+/// What takes back the effect of a charge of a part that had passed; `None` where there is none.
+fn undoing(charge: &Charge, verdict: &Verdict) -> Option<Charge> {
     let (act, hits) = Act::of(charge);
     let cost = match act {
-        Act::Take | Act::Drain if verdict.fits && charge.limit.requests() != 0 => Cost::Refund(hits),
-        // Others may have spent it: then it is owed.
+        Act::Take | Act::Drain if verdict.fits && charge.limit.requests() != 0 => {
+            giving_back(&charge.limit, verdict, hits)
+        }
+        // Others may have spent it: then it is owed, if that is late in the next window.
         Act::Give => Cost::Spend(hits.try_into().ok()?),
         _ => return None,
     };
-    let window_ends_in = match charge.limit.algorithm() {
-        Algorithm::FixedWindow => Some(verdict.reset_us),
-        Algorithm::SlidingWindow => Some(verdict.reset_us.saturating_sub(charge.limit.window_us())),
-        Algorithm::TokenBucket | Algorithm::Gcra => None,
-    };
-    if window_ends_in.is_some_and(|us| u128::from(us) <= age.as_micros()) {
-        return None;
-    }
     Some(Charge { cost, role: Role::Shadow, on_refusal: OnRefusal::Count, ..charge.clone() })
 }

@@ -1,6 +1,6 @@
 //! The parts of a request: which of its charges go where in one call, and sending several parts at once.
 
-use std::{pin::Pin, sync::Arc, task::Poll, time::Instant};
+use std::{pin::Pin, sync::Arc, task::Poll};
 
 use super::{
     Shared,
@@ -66,14 +66,14 @@ pub(super) fn finer(grain: Grain) -> Grain {
     }
 }
 
-pub(super) type InFlight = Pin<Box<dyn Future<Output = (Part, Instant, Result<Decision, Undecided>)> + Send>>;
+pub(super) type InFlight = Pin<Box<dyn Future<Output = (Part, Result<Decision, Undecided>)> + Send>>;
 
 /// Futures of which whichever is ready comes next.
 pub(super) struct Racing(pub(super) Vec<InFlight>);
 
 impl Racing {
     /// `None` when all have ended.
-    pub(super) async fn next(&mut self) -> Option<(Part, Instant, Result<Decision, Undecided>)> {
+    pub(super) async fn next(&mut self) -> Option<(Part, Result<Decision, Undecided>)> {
         std::future::poll_fn(|context| {
             if self.0.is_empty() {
                 return Poll::Ready(None);

@@ -12,7 +12,7 @@ use hashbrown::HashTable;
 
 use crate::{
     algorithm::{Act, arith::muldiv},
-    limit::{Algorithm, COUNT_MAX, Charge, Limit, Role, WAIT_MAX_US},
+    limit::{Algorithm, COUNT_MAX, Charge, Cost, Limit, Role, WAIT_MAX_US},
 };
 
 /// How many keys are told apart by comparing all of them; beyond, by a hash table.
@@ -152,7 +152,7 @@ fn may_be(count: u64, limit: &Limit, &[algorithm, act, _, tokens, us, burst, hit
     repeats && count <= MERGED_MAX && count * hits <= COUNT_MAX && !saturates()
 }
 
-/// A number as MessagePack, in as few bytes as it takes.
+/// A number as MessagePack, in as few bytes as it takes; one above 2^63 is the negative number of the same bits.
 fn pack(number: u64, out: &mut Vec<u8>) {
     let bytes = number.to_be_bytes();
     match number {
@@ -167,7 +167,7 @@ fn pack(number: u64, out: &mut Vec<u8>) {
             out.extend_from_slice(&bytes[4..]);
         }
         _ => {
-            out.push(0xcf);
+            out.push(if number > i64::MAX as u64 { 0xd3 } else { 0xcf });
             out.extend_from_slice(&bytes);
         }
     }
@@ -189,14 +189,15 @@ fn kind(charge: &Charge, role: Role) -> [u64; 7] {
         Act::Drain => b'D',
         Act::Count => b'C',
         Act::Look => b'L',
-        Act::Give => b'G',
+        Act::Give | Act::GiveBack(_) => b'G',
     };
-    let role = match role {
-        Role::Enforce => b'E',
-        Role::Shadow => b'S',
-        Role::Quota => b'Q',
+    let role = match (charge.cost, role) {
+        (Cost::GiveBack { since, .. }, _) => since.0.wrapping_neg(),
+        (_, Role::Enforce) => b'E'.into(),
+        (_, Role::Shadow) => b'S'.into(),
+        (_, Role::Quota) => b'Q'.into(),
     };
-    [algorithm_letter(charge).into(), act.into(), role.into(), tokens, us, burst, hits]
+    [algorithm_letter(charge).into(), act.into(), role, tokens, us, burst, hits]
 }
 
 fn algorithm_letter(charge: &Charge) -> u8 {
