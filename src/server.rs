@@ -25,6 +25,7 @@ mod deal;
 mod http2;
 mod front;
 mod exchange;
+mod held;
 mod health;
 mod listen;
 mod unix;

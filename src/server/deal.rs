@@ -5,7 +5,7 @@
 //! they end. So threads are compared by what they carry at this moment; among equals one comes after the other.
 //!
 //! A connection that asks for other things than limits (health, reflection) hardly counts, but may begin to at any moment.
-//! What its first request is nobody knows when it is dealt, so until then it counts in full.
+//! What its first request is nobody knows when it is dealt, so until then it counts, if a little less.
 
 use std::{
     io,
@@ -25,8 +25,11 @@ use super::socket::Accepted;
 /// Connections that wait for their thread: as many as arrive while it is at work for a moment.
 const CONNECTIONS_WAITING_MAX: usize = 256;
 
-/// What a connection weighs that asks for limits, or nothing yet.
-const CONNECTION: usize = 256;
+/// What a connection weighs that asks for limits.
+const ASKS: usize = 256;
+
+/// What one weighs that has asked for nothing yet. Where all else is equal, who only connects and leaves gives way.
+const SILENT: usize = ASKS - 1;
 
 /// What one weighs that asks for other things: nothing, but where all else is equal.
 const PROBE: usize = 1;
@@ -102,8 +105,8 @@ pub(super) struct Carried {
 
 impl Carried {
     fn by(load: &Load) -> Self {
-        load.fetch_add(CONNECTION, Ordering::Relaxed);
-        Self { load: Arc::clone(load), weight: CONNECTION, is_settled: false }
+        load.fetch_add(SILENT, Ordering::Relaxed);
+        Self { load: Arc::clone(load), weight: SILENT, is_settled: false }
     }
 
     /// It asks for something; for limits, if `is_for_limits` says so.
@@ -112,7 +115,7 @@ impl Carried {
             return;
         }
         self.is_settled = is_for_limits();
-        let weight = if self.is_settled { CONNECTION } else { PROBE };
+        let weight = if self.is_settled { ASKS } else { PROBE };
         self.load.fetch_add(weight, Ordering::Relaxed);
         self.load.fetch_sub(self.weight, Ordering::Relaxed);
         self.weight = weight;
@@ -210,6 +213,16 @@ mod tests {
         // It begins to ask for limits, and counts.
         probe.asks(|| true);
         assert_eq!(table.next().await.0, first);
+    }
+
+    #[tokio::test]
+    async fn who_only_connects_sends_no_two_connections_to_one_thread_either() {
+        let mut table = Table::of(2);
+        let (first, mut busy) = table.next().await;
+        busy.asks(|| true);
+        let (other, _silent) = table.next().await;
+        assert_eq!(table.next().await.0, other);
+        assert_ne!(other, first);
     }
 
     #[tokio::test]

@@ -1,7 +1,9 @@
 //! What every request passes first: a bound on what is in flight, and a net under defects.
 //!
-//! **In flight.** The rate limit service has a bound, see [`InFlight`]. Health and reflection do not wait for it, or a
-//! busy process would look like a dead one.
+//! **In flight.** The rate limit service has a bound, see [`InFlight`]. A place is taken when a request's message is
+//! whole, so that half messages, which their client may never end, keep no place from anybody; what these hold has bounds
+//! of its own, see [`super::held`]. Health and reflection do not wait for a place, or a busy process would look like a dead
+//! one.
 //!
 //! **Defects.** A panic ends its request with INTERNAL, and neither its connection nor the others on it.
 //!
@@ -17,14 +19,15 @@ use std::{
 };
 
 use bytes::Bytes;
-use h2::{RecvStream, server::SendResponse};
+use h2::{Reason, RecvStream, server::SendResponse};
 use http::{HeaderMap, Request};
-use tonic::{Status, body::Body, service::Routes};
+use tonic::{Code, Status, body::Body, service::Routes};
 use tower::Service as _;
 
 use super::{
     backend::Backend,
-    exchange::{self, Message, Received},
+    exchange::{self, Message, Received, Whole},
+    held::Bounds,
     http2::{Asked, Waiting},
 };
 use crate::{
@@ -35,6 +38,9 @@ use crate::{
 
 /// The path of the one method that matters.
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// Requests for other services on one connection at a time. A prober has one, who watches health keeps one open.
+const OTHERS_MAX: usize = 64;
 
 /// Whether a request is for that method.
 pub(super) fn is_for_limits<T>(request: &Request<T>) -> bool {
@@ -79,6 +85,9 @@ impl Limits for Service<SystemClock, Backend> {
 pub(super) struct Front<L> {
     bounded: Arc<Bounded<L>>,
     others: Routes,
+    /// How many of these are open: as many as there are clones.
+    others_open: Arc<()>,
+    bounds: Bounds,
 }
 
 #[derive(Debug)]
@@ -88,29 +97,47 @@ struct Bounded<L> {
     metrics: Arc<Metrics>,
 }
 
-impl<L> Clone for Front<L> {
-    fn clone(&self) -> Self {
-        Self { bounded: Arc::clone(&self.bounded), others: self.others.clone() }
-    }
-}
-
 impl<L: Limits> Front<L> {
-    /// `in_flight` is shared by all threads, and by `/json`.
-    pub(super) fn new(limits: L, others: Routes, in_flight: InFlight, metrics: Arc<Metrics>) -> Self {
-        Self { bounded: Arc::new(Bounded { limits, in_flight, metrics }), others }
+    /// `in_flight` is shared by all threads, and by `/json`; `bounds` by all connections.
+    pub(super) fn new(
+        limits: L,
+        others: Routes,
+        in_flight: InFlight,
+        metrics: Arc<Metrics>,
+        bounds: Bounds,
+    ) -> Self {
+        let bounded = Arc::new(Bounded { limits, in_flight, metrics });
+        Self { bounded, others, others_open: Arc::default(), bounds }
+    }
+
+    /// The same for another connection.
+    pub(super) fn another(&self) -> Self {
+        Self {
+            bounded: Arc::clone(&self.bounded),
+            others: self.others.clone(),
+            others_open: Arc::default(),
+            bounds: self.bounds.another(),
+        }
     }
 
     /// Answers, or returns what will have answered when it is done.
-    pub(super) fn answer(&mut self, (request, mut respond): Asked, cx: &mut Context<'_>) -> Option<Waiting> {
-        if is_for_limits(&request) {
-            return self.limit(request, respond, cx);
+    pub(super) fn answer(&mut self, (request, respond): Asked, cx: &mut Context<'_>) -> Option<Waiting> {
+        if is_for_limits(&request) { self.limit(request, respond, cx) } else { self.other(request, respond) }
+    }
+
+    fn other(&mut self, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) -> Option<Waiting> {
+        if Arc::strong_count(&self.others_open) > OTHERS_MAX {
+            respond.send_reset(Reason::REFUSED_STREAM);
+            return None;
         }
+        let open = Arc::clone(&self.others_open);
         let answer = self.others.call(request.map(|body| Body::new(Received(body))));
         let answer = caught(async { answer.await.map_err(|never| match never {}) });
         Some(Box::pin(async move {
             if let Some(answer) = exchange::unless_reset(&mut respond, answer).await {
                 exchange::pass_on(&mut respond, answer.unwrap_or_else(Status::into_http)).await;
             }
+            drop(open);
         }))
     }
 
@@ -124,50 +151,77 @@ impl<L: Limits> Front<L> {
         let (call, deadline) = self.bounded.limits.call(request.headers());
         let mut message = match Message::of(request) {
             Ok(message) => message,
-            Err(status) => {
-                exchange::answer(&mut respond, Err(status));
-                return None;
-            }
+            Err(status) => return exchange::answer(respond, Err(status), &self.bounds),
         };
-        let place = self.bounded.in_flight.try_enter();
-        if place.is_some()
-            && self.bounded.limits.is_here()
-            && let Poll::Ready(message) = message.poll(cx)
-        {
-            let answer = message.and_then(|message| at_once(|| self.bounded.limits.ask(message, call)));
-            exchange::answer(&mut respond, answer);
-            return None;
-        }
-        let bounded = Arc::clone(&self.bounded);
-        Some(Box::pin(async move {
-            let answer = caught(bounded.limit(place, message.whole(), call, deadline));
-            if let Some(answer) = exchange::unless_reset(&mut respond, answer).await {
-                exchange::answer(&mut respond, answer);
+        match message.poll(cx, &self.bounds) {
+            Poll::Ready(Err(status)) => {
+                exchange::answer(respond, Err(self.bounded.counted(status)), &self.bounds)
             }
-        }))
+            Poll::Ready(Ok(bytes)) => {
+                let place = self.bounded.in_flight.try_enter();
+                if place.is_some() && self.bounded.limits.is_here() {
+                    let answer = at_once(|| self.bounded.limits.ask(bytes, call));
+                    return exchange::answer(respond, answer, &self.bounds);
+                }
+                let whole = message.whole(bytes);
+                let (bounded, bounds) = (Arc::clone(&self.bounded), self.bounds.clone());
+                Some(Box::pin(async move {
+                    let answer = caught(bounded.limit(place, whole, call, deadline));
+                    let answer = exchange::unless_reset(&mut respond, answer).await;
+                    exchange::answered(respond, answer, &bounds).await;
+                }))
+            }
+            Poll::Pending => {
+                let (bounded, bounds) = (Arc::clone(&self.bounded), self.bounds.clone());
+                Some(Box::pin(async move {
+                    let answer = caught(bounded.limit_half(message.arrived(&bounds), call, deadline));
+                    let answer = exchange::unless_reset(&mut respond, answer).await;
+                    exchange::answered(respond, answer, &bounds).await;
+                }))
+            }
+        }
     }
 }
 
 impl<L: Limits> Bounded<L> {
-    /// Waits for a place where there is none, for the message and for the answer: as long as the caller waits.
-    async fn limit(
+    /// Waits for the message, which takes no place before it is whole: clients who never end one starve nobody.
+    async fn limit_half<B>(
         &self,
-        place: Option<Place>,
-        message: impl Future<Output = Result<Bytes, Status>>,
+        message: impl Future<Output = Result<Whole<B>, Status>>,
         call: L::Call,
         deadline: Deadline,
     ) -> Result<Bytes, Status> {
-        let left = || deadline.left(SystemClock.instant());
+        let whole = tokio::time::timeout(deadline.left(SystemClock.instant()), message).await;
+        let whole = whole.map_err(|_| Status::cancelled("Timeout expired"))?;
+        let whole = whole.map_err(|status| self.counted(status))?;
+        // Boxed, so that a half message does not hold what only a whole one needs.
+        Box::pin(self.limit(self.in_flight.try_enter(), whole, call, deadline)).await
+    }
+
+    /// Waits for a place where there is none, and for the answer: as long as the caller waits.
+    async fn limit<B>(
+        &self,
+        place: Option<Place>,
+        whole: Whole<B>,
+        call: L::Call,
+        deadline: Deadline,
+    ) -> Result<Bytes, Status> {
+        let Whole { message, window, held: _held } = whole;
         let place = match place {
             Some(place) => Some(place),
-            None => self.in_flight.enter(left()).await,
+            None => self.in_flight.enter(deadline.left(SystemClock.instant())).await,
         };
-        let Some(_place) = place else {
+        let Some(_place) = place else { return Err(self.counted(Status::unavailable(BUSY))) };
+        drop(window);
+        self.limits.ask(message, call).await
+    }
+
+    /// Why a request that never came to be decided was not.
+    fn counted(&self, status: Status) -> Status {
+        if status.code() == Code::Unavailable {
             self.metrics.answered.unavailable.inc();
-            return Err(Status::unavailable(BUSY));
-        };
-        let message = tokio::time::timeout(left(), message).await;
-        self.limits.ask(message.map_err(|_| Status::cancelled("Timeout expired"))??, call).await
+        }
+        status
     }
 }
 
@@ -208,7 +262,6 @@ mod tests {
         time::Duration,
     };
     use tokio::sync::{mpsc, oneshot};
-    use tonic::Code;
 
     use super::super::http2;
 
@@ -245,7 +298,8 @@ mod tests {
         let deadline = Deadline::after(timeout, SystemClock.instant());
         let place = front.in_flight.try_enter();
         tokio::spawn(async move {
-            let answer = front.limit(place, ready(Ok(Bytes::new())), (), deadline);
+            let whole = Whole { message: Bytes::new(), window: (), held: None };
+            let answer = front.limit(place, whole, (), deadline);
             caught(answer).await.map_or_else(|status| status.code(), |_| Code::Ok)
         })
     }
@@ -291,7 +345,12 @@ mod tests {
     #[tokio::test]
     async fn health_does_not_wait_behind_requests() {
         let (bounded, mut asked) = front(1);
-        let mut front = Front { bounded, others: Routes::default().prepare() };
+        let mut front = Front {
+            bounded,
+            others: Routes::default().prepare(),
+            others_open: Arc::default(),
+            bounds: Bounds::new(),
+        };
         let (client, server) = tokio::io::duplex(1 << 16);
         tokio::spawn(http2::serve(server, move |asked, cx| front.answer(asked, cx), pending()));
         let (mut client, connection) = h2::client::handshake(client).await.unwrap();

@@ -38,6 +38,19 @@ const STREAMS_MAX: u32 = 4096;
 /// Requests that are answered before what was answered is written: a few hundred microseconds of work at most.
 const ROUND_MAX: usize = 64;
 
+/// Rounds in a row; then other connections of this thread have their turn, whatever this one sends.
+const ROUNDS_MAX: usize = 8;
+
+/// Requests that their client has reset before we came to accept them. An Envoy gives up after 20 ms by default, so one
+/// that was kept waiting for a moment may give up on hundreds at once; h2's own bound of 20 would end its connection, and
+/// all other requests on it. Each is accepted at once, so this bounds a moment's memory: 16 MiB of headers at worst.
+const RESET_EARLY_MAX: usize = 1024;
+
+/// What h2 lets small pieces of messages cost in memory, at 256 bytes each, while they wait to be read: two for each
+/// request that may be open. By itself it would hang up on 2,048, which clients that end a request in a frame of its own
+/// send at once after a moment's wait.
+const PIECES_MAX_BYTES: usize = 2 * STREAMS_MAX as usize * 256;
+
 /// What a client may send before it is read, of one request and of all: 1 MiB, as with hyper and Envoy's own server side.
 const WINDOW_BYTES: u32 = 1 << 20;
 
@@ -80,6 +93,8 @@ async fn watched(
         .initial_connection_window_size(WINDOW_BYTES)
         .max_header_list_size(HEADERS_MAX_BYTES)
         .max_concurrent_streams(STREAMS_MAX)
+        .max_pending_accept_reset_streams(RESET_EARLY_MAX)
+        .data_frame_budget(PIECES_MAX_BYTES)
         .handshake(io)
         .await?;
     let keepalive = connection.ping_pong().map(|pings| Keepalive::new(pings, every, within));
@@ -115,7 +130,7 @@ where
     /// Ready when the connection is gone.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
         let mut heard = false;
-        loop {
+        for round in 1.. {
             let mut all = false;
             while self.round.len() < ROUND_MAX && !all {
                 match self.connection.poll_accept(cx) {
@@ -133,6 +148,10 @@ where
             while let Poll::Ready(Some(())) = self.waiting.poll_next_unpin(cx) {}
             // Where all was accepted, h2 knows our waker and has woken us if anything was answered: the next poll writes.
             if all {
+                break;
+            }
+            if round == ROUNDS_MAX {
+                cx.waker().wake_by_ref();
                 break;
             }
         }

@@ -24,6 +24,7 @@ use super::{
     deal::{Carried, Dealer, Dealt},
     front::{self, Front},
     health::Health,
+    held::Bounds,
     http2,
     socket::Socket,
     tls::Tls,
@@ -68,11 +69,13 @@ impl Workers {
         let threads = settings.threads.get();
         let (send_ended, ended) = mpsc::channel(threads);
         let open = watch::Sender::new(());
-        let told = open.subscribe();
+        let (told, bounds) = (open.subscribe(), Bounds::new());
         let mut dealer = Dealer::new(open);
         for number in 0..threads {
             let connections = dealer.thread();
-            let front = Front::new(service.clone(), others(health)?, in_flight.clone(), Arc::clone(metrics));
+            let others = others(health)?;
+            let front =
+                Front::new(service.clone(), others, in_flight.clone(), Arc::clone(metrics), bounds.another());
             let (send_ended, limiter) = (send_ended.clone(), Arc::clone(limiter));
             let shared =
                 Shared { open: told.clone(), tls: tls.cloned(), age: settings.listen.grpc_age, front };
@@ -181,7 +184,7 @@ impl Shared {
         let cut = told.and_then(|told| Some(told + self.age.grace?));
         let tls = self.tls.as_ref().map(Tls::acceptor);
         let connection = Connection::new(connection, tls, self.open.clone()).cut_after(cut);
-        let (mut open, mut front) = (self.open.clone(), self.front.clone());
+        let (mut open, mut front) = (self.open.clone(), self.front.another());
         let told = async move {
             let age = async {
                 match told {

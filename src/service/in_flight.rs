@@ -1,8 +1,8 @@
 //! How many requests are worked on at a time, in the whole process.
 //!
-//! Beyond the bound requests wait for a place, before their message is read, so that what they hold is bounded too. They
-//! wait as long as their deadline lets them: an error at once would be read by Envoy as "let it pass", and a service
-//! that is asked too much would limit nothing. How many wait is bounded by connections and their streams.
+//! A request takes a place when its message is whole. Beyond the bound it waits for one as long as its deadline lets it: an
+//! error at once would be read by Envoy as "let it pass", and a service that is asked too much would limit nothing. How
+//! many wait is bounded by connections and their streams, what they hold by HTTP/2's windows and `server/held.rs`.
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 

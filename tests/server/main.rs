@@ -18,6 +18,7 @@ mod drain;
 mod upgrade;
 mod tls;
 mod age;
+mod half;
 mod threads;
 mod unix;
 mod traces;
