@@ -16,6 +16,7 @@ mod cluster;
 
 use std::{error::Error, fs, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use cluster::{Cluster, Plan};
 use fred::{
     clients::Client,
@@ -91,8 +92,10 @@ async fn measure(cluster: &Cluster, in_flight: usize) -> Result<[(f64, f64); 2]>
             let (naive, hash) = (naive.clone(), hash.clone());
             async move {
                 let call = Call::new([&charge[..]], Keys::Declared, None);
-                let args: Vec<Value> = call.args.into_iter().map(Value::Bytes).collect();
-                let reply = naive.evalsha::<Value, _, _, _>(hash, call.keys, args).await;
+                let words = call.words().map(|word| Value::Bytes(Bytes::copy_from_slice(word)));
+                let (mut keys, mut args) = (Vec::new(), words.collect::<Vec<_>>());
+                keys.extend(args.drain(..call.keys_declared()).filter_map(|key| key.into_bytes()));
+                let reply = naive.evalsha::<Value, _, _, _>(hash, keys, args).await;
                 let reply = reply.expect("the cluster answers");
                 assert!(reply.is_array());
             }

@@ -7,7 +7,7 @@
 //!
 //! 0  clock limit algorithm key        pure: no tokio, no I/O, no serde; time is an argument
 //! 1  rules settings metrics           parse, don't validate; rules do no I/O but in watch and xds
-//! 2  timer store near_cache lease    tokio; fred only under store::redis, notify only in rules::watch
+//! 2  timer store near_cache lease    tokio; Redis only under store::redis, notify only in rules::watch
 //!    and rules::{watch,xds}
 //! 3  limiter                          generic over Clock and Store
 //! 4  proto service admin telemetry    tonic and prost only here, in server, cli and rules::xds; axum only in admin

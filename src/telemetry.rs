@@ -69,10 +69,7 @@ fn targets(level: Level) -> Targets {
         Level::Trace => LevelFilter::TRACE,
     };
     let libraries = if level == Level::Trace { LevelFilter::DEBUG } else { own.min(LevelFilter::WARN) };
-    // What it warns of is a lost connection, which the store tells in words of its own.
-    let lost =
-        if matches!(level, Level::Debug | Level::Trace) { LevelFilter::WARN } else { LevelFilter::ERROR };
-    Targets::new().with_target("tollgate", own).with_target("fred", lost).with_default(libraries)
+    Targets::new().with_target("tollgate", own).with_default(libraries)
 }
 
 /// A panic ends one request; it is a defect of ours all the same, and belongs into the log with its place.
@@ -199,15 +196,12 @@ mod tests {
     }
 
     #[test]
-    fn libraries_are_quiet_and_the_redis_client_never_tells_what_it_sent() {
+    fn libraries_are_quiet() {
         let shown = |level, target: &str, line| targets(level).would_enable(target, &line);
         assert!(shown(Level::Info, "tollgate::server", tracing::Level::INFO));
         assert!(!shown(Level::Info, "h2", tracing::Level::INFO));
         assert!(shown(Level::Info, "h2", tracing::Level::WARN));
         assert!(!shown(Level::Error, "h2", tracing::Level::WARN));
         assert!(shown(Level::Trace, "h2", tracing::Level::DEBUG));
-        assert!(!shown(Level::Trace, "fred::protocol", tracing::Level::INFO));
-        assert!(!shown(Level::Info, "fred::router", tracing::Level::WARN));
-        assert!(shown(Level::Info, "fred::router", tracing::Level::ERROR));
     }
 }

@@ -6,7 +6,9 @@
 //! thread. Where there is no timerfd (it is Linux's), or no file descriptor is left for one, tokio's has to do.
 
 use std::{
+    future::{Future, poll_fn},
     pin::Pin,
+    task::{Context, Poll, ready},
     time::{Duration, Instant},
 };
 
@@ -64,15 +66,22 @@ impl Timer {
 
     /// Ends when it goes off, once for each time that it was set. Nothing is lost by leaving it early.
     pub async fn goes_off(&mut self) {
+        poll_fn(|cx| self.poll_goes_off(cx)).await;
+    }
+
+    /// The same, polled.
+    pub fn poll_goes_off(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         #[cfg(target_os = "linux")]
-        if let Kind::Kernel(descriptor) = &self.kind {
-            match kernel::gone_off(descriptor).await {
-                Ok(()) => return,
+        if let Kind::Kernel(descriptor) = &mut self.kind {
+            match ready!(kernel::poll_gone_off(descriptor, cx)) {
+                Ok(()) => return Poll::Ready(()),
                 Err(_) => self.kind = tokio_at(self.at),
             }
         }
-        if let Kind::Tokio(sleep) = &mut self.kind {
-            sleep.as_mut().await;
+        match &mut self.kind {
+            #[cfg(target_os = "linux")]
+            Kind::Kernel(_) => Poll::Pending,
+            Kind::Tokio(sleep) => sleep.as_mut().poll(cx),
         }
     }
 
@@ -96,13 +105,21 @@ fn tokio_at(at: Instant) -> Kind {
 
 #[cfg(target_os = "linux")]
 mod kernel {
-    use std::{io, time::Instant};
+    use std::{
+        io,
+        pin::Pin,
+        task::{Context, Poll},
+        time::Instant,
+    };
 
     use rustix::time::{
         Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
         timerfd_settime,
     };
-    use tokio::net::unix::pipe::Receiver;
+    use tokio::{
+        io::{AsyncRead, ReadBuf},
+        net::unix::pipe::Receiver,
+    };
 
     use crate::clock::{Clock, SystemClock};
 
@@ -124,15 +141,9 @@ mod kernel {
         Ok(())
     }
 
-    pub(super) async fn gone_off(descriptor: &Receiver) -> io::Result<()> {
-        loop {
-            descriptor.readable().await?;
-            match descriptor.try_read(&mut [0; 8]) {
-                // It was set anew since.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                read => return read.map(drop),
-            }
-        }
+    pub(super) fn poll_gone_off(descriptor: &mut Receiver, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Not ready when it was set anew since.
+        Pin::new(descriptor).poll_read(cx, &mut ReadBuf::new(&mut [0; 8]))
     }
 }
 

@@ -35,14 +35,14 @@ const PARTS: &[Part] = &[
     part(1, "settings",        "clap thiserror"),
     part(1, "metrics",         "prometheus_client regex serde_json"),
 
-    // 2: what waits. fred only under store/redis, notify only in rules/watch.
+    // 2: what waits. Redis only under store/redis, notify only in rules/watch.
     part(2, "timer",           "rustix tokio"),
     part(2, "store",           "bytes thiserror"),
     part(2, "near_cache",      "foldhash"),
     part(2, "lease",           "foldhash tokio"),
     part(2, "store/memory",    "foldhash hashbrown"),
-    part(2, "store/script",    "bytes foldhash hashbrown"),
-    part(2, "store/redis",     "arc_swap bytes fred percent_encoding rustls socket2 thiserror tokio tracing"),
+    part(2, "store/script",    "foldhash hashbrown"),
+    part(2, "store/redis",     "arc_swap percent_encoding rustls_native_certs thiserror tokio tokio_rustls tracing"),
     part(2, "rules/watch",     "blake3 notify thiserror tracing"),
     // tonic and prost here too: a management server is a place that rules come from, as a directory is.
     part(2, "rules/xds",       "prost prost_types serde_json thiserror tokio tokio_stream tonic tracing"),
@@ -382,7 +382,7 @@ fn functions(text: &str) -> Vec<(&str, usize)> {
 #[test]
 fn this_file_reads_rust_well_enough() {
     let text = "use crate::{\n    limit::{Entry, Limit},\n    rules::watch::Dir,\n    store::{Store, redis::{self, X}},\n};\n\
-                use tokio::time; // use fred::x\nfn f() { crate::service::headers::headers(bytes::Bytes::new(), std::fred::x) }\n\
+                use tokio::time; // use axum::x\nfn f() { crate::service::headers::headers(bytes::Bytes::new(), std::axum::x) }\n\
                 \n#[cfg(test)]\nmod tests { use crate::server::run; }";
     let expected = [
         "limit/Entry",
@@ -394,7 +394,7 @@ fn this_file_reads_rust_well_enough() {
         "store/redis/self",
     ];
     assert_eq!(modules(text), expected.map(str::to_owned).into());
-    let known = ["tokio", "fred", "bytes", "redis"].map(str::to_owned).into();
+    let known = ["tokio", "axum", "bytes", "redis"].map(str::to_owned).into();
     assert_eq!(crates(text, &known), ["bytes", "tokio"].map(str::to_owned).into());
     assert_eq!(functions("fn a() {\n    x;\n}\n\npub async fn b(\n) {\n}"), [("a", 3), ("b", 3)]);
 }

@@ -4,10 +4,16 @@
 //!
 //! A spend that got no answer may have happened, so sending it again could take twice what the client asked once. Redis
 //! clients are built for the opposite: they queue what is sent while disconnected, replay what was in flight when a
-//! connection broke, and call that resilience. So a fred client lives here exactly as long as its connection. It has no
-//! reconnect policy, one attempt a command, and dies with its socket together with all that was in flight
-//! (`redis/link.rs`); connecting again makes a new client, which inherits nothing. One refusal is followed: `NOSCRIPT` proves
+//! connection broke, and call that resilience. So the connection here is our own (`redis/wire.rs`): it has no policy of
+//! connecting again, one attempt a command, and ends with its socket together with all that was in flight
+//! (`redis/link.rs`); connecting again makes a new one, which inherits nothing. One refusal is followed: `NOSCRIPT` proves
 //! that nothing ran, so the script is loaded and run again, within the same deadline.
+//!
+//! # What comes back is bounded
+//!
+//! Who answers may be no Redis, or a broken one. What a reply announces is held against a bound when it is announced
+//! (`redis/resp.rs`); beyond it, as with anything that is no reply, the connection ends, which is a
+//! [`StoreError::Corrupt`], and is made anew with growing waits.
 //!
 //! # A slow Redis is a failed Redis
 //!
@@ -20,8 +26,8 @@
 //!
 //! # Threads
 //!
-//! A fred client is a task on the runtime that connected it, and a spend from elsewhere wakes that runtime's thread:
-//! two wake-ups across cores, dearer than the spend itself. Tollgate runs a single-threaded runtime on each core, so
+//! A connection is a task on the runtime that dialled it, and a spend from elsewhere wakes that runtime's thread: two
+//! wake-ups across cores, dearer than the spend itself. Tollgate runs a single-threaded runtime on each core, so
 //! each calls [`RedisStore::connect_here`] once when it starts; the first ones get connections of their own, up to the
 //! bound of the settings, and the others share these round robin. A spend takes the connection of its thread, or while
 //! that one is down, any other that is up. Connections dial, fail and recover by themselves, from the moment they are
@@ -29,14 +35,14 @@
 //!
 //! # Several servers
 //!
-//! fred's own cluster client stalls every shard while one node is down. So each server is a node of its own here
+//! Clients for clusters tend to stall every shard while one node is down. So each server is a node of its own here
 //! (`redis/node.rs`), we keep the map of slots (`redis/deployment.rs`), follow redirections (`redis/route.rs`), and make
 //! requests over several servers all or nothing (`redis/across.rs`). Nodes share no queue, lock or wait.
 //!
 //! # What Redis must allow
 //!
 //! Redis 6.2 or later. An ACL user needs `~tg:* +evalsha +script|load +time +get +set +del`, in a cluster also
-//! `+cluster|info +cluster|shards +cluster|slots`, behind sentinels `+role`; `+info` spares us a warning at each connection.
+//! `+cluster|info +cluster|shards +cluster|slots`, behind sentinels `+role`.
 //! With CACHE_KEY_PREFIX the prefix stands before `tg:`, and KEY_FORMAT=reference needs the keys of the domains, too.
 
 mod config;
@@ -58,9 +64,16 @@ mod deadline;
 mod link;
 mod commit;
 mod queue;
+mod request;
+mod flight;
+mod alarm;
+mod heart;
 mod reply;
 mod breaker;
 mod dial;
+mod wire;
+mod resp;
+mod stream;
 mod tls;
 mod error;
 pub mod doctor;

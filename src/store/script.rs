@@ -40,8 +40,6 @@
 
 mod asked;
 
-use bytes::Bytes;
-
 use crate::{
     algorithm::{Counter, State, decide},
     clock::Micros,
@@ -61,19 +59,15 @@ pub enum Keys {
     Declared,
 }
 
-/// One call of the script for some requests.
-#[derive(Clone, Debug)]
+/// One call of the script for some requests. Its memory can be used for one after the other: see [`ask`](Self::ask).
+#[derive(Debug)]
 pub struct Call {
-    /// All of KEYS.
-    pub keys: Vec<Bytes>,
-    /// All of ARGV.
-    pub args: Vec<Bytes>,
-    /// How many keys there are.
-    distinct: usize,
-    /// Of each charge of the requests, in order.
-    places: Vec<Place>,
-    /// How many bytes say what fitted.
-    entries: usize,
+    asked: Asked,
+    /// Where its keys are told.
+    keys: Keys,
+    /// ARGV[1] and ARGV[2], and where the second one begins.
+    head: Vec<u8>,
+    packed_at: usize,
 }
 
 /// What the script answers, as it stands in the reply.
@@ -106,28 +100,72 @@ pub fn is_undeclared(why: &str) -> bool {
     why.contains("undeclared key") || why.contains("do not hash to the same slot")
 }
 
+/// The most bytes that the script says of one key, the line's end included: a reason with 200 bytes of the key and 60 of
+/// what it holds, or 200 of the server's words; a state has 80.
+const HELD_MAX: usize = 400;
+
+impl Default for Call {
+    /// Asks for nothing.
+    fn default() -> Self {
+        Self { asked: Asked::default(), keys: Keys::Undeclared, head: Vec::new(), packed_at: 0 }
+    }
+}
+
 impl Call {
-    /// Asks for these requests, each of some charges; they are decided one after the other. `now` is for tests; `None`
-    /// takes the server's time.
+    /// Asks for these requests: see [`ask`](Self::ask).
     pub fn new<'c>(
         requests: impl IntoIterator<Item = &'c [Charge]>,
         keys: Keys,
         now: Option<Micros>,
     ) -> Self {
-        let mut asked = Asked::default();
-        for charges in requests {
-            asked.push(charges);
+        let mut call = Self::default();
+        call.ask(requests, keys, now);
+        call
+    }
+
+    /// Asks for these requests and nothing else any more, each of some charges; they are decided one after the other. `now`
+    /// is for tests; `None` takes the server's time.
+    pub fn ask<'c>(
+        &mut self,
+        requests: impl IntoIterator<Item = &'c [Charge]>,
+        keys: Keys,
+        now: Option<Micros>,
+    ) {
+        self.asked.clear();
+        requests.into_iter().for_each(|charges| self.asked.push(charges));
+        self.keys = keys;
+        self.head.clear();
+        if let Some(now) = now {
+            self.head.extend_from_slice(now.0.to_string().as_bytes());
         }
-        let mut args = Vec::with_capacity(2 + asked.keys.all.len());
-        args.push(now.map_or_else(Bytes::new, |now| now.0.to_string().into()));
-        args.push(asked.packed());
-        let distinct = asked.keys.all.len();
-        let mut declared = Vec::new();
-        match keys {
-            Keys::Declared => declared = asked.keys.all,
-            Keys::Undeclared => args.append(&mut asked.keys.all),
-        }
-        Self { keys: declared, args, distinct, places: asked.places, entries: asked.entries as usize }
+        self.packed_at = self.head.len();
+        self.asked.pack(&mut self.head);
+    }
+
+    /// How many keys are in KEYS.
+    pub fn keys_declared(&self) -> usize {
+        if self.keys == Keys::Declared { self.asked.keys.len() } else { 0 }
+    }
+
+    /// All of KEYS and ARGV, one after the other.
+    pub fn words(&self) -> impl Iterator<Item = &[u8]> {
+        let keys = || (0..self.asked.keys.len()).map(|index| self.asked.keys.get(index));
+        let (now, asked) = self.head.split_at(self.packed_at);
+        let (before, behind) = match self.keys {
+            Keys::Declared => (Some(keys()), None),
+            Keys::Undeclared => (None, Some(keys())),
+        };
+        before.into_iter().flatten().chain([now, asked]).chain(behind.into_iter().flatten())
+    }
+
+    /// How many they are.
+    pub fn words_len(&self) -> usize {
+        2 + self.asked.keys.len()
+    }
+
+    /// The most bytes that the texts of the script's reply can have.
+    pub fn reply_max(&self) -> usize {
+        self.asked.entries as usize + HELD_MAX * self.asked.keys.len()
     }
 
     /// What comes of the requests, in their order. They have to be those that the call was made of.
@@ -140,12 +178,12 @@ impl Call {
     ) -> Option<Vec<Answer>> {
         let now = Micros(u64::try_from(reply.now).ok()?);
         let mut counters = self.counters(reply.held)?;
-        if reply.fitted.len() != self.entries {
+        if reply.fitted.len() != self.asked.entries as usize {
             return None;
         }
-        let mut fitted = vec![0_u8; self.entries];
+        let mut fitted = vec![0_u8; reply.fitted.len()];
         let mut answers = Vec::new();
-        let mut places = &self.places[..];
+        let mut places = &self.asked.places[..];
         for charges in requests {
             let (own, others) = places.split_at_checked(charges.len())?;
             places = others;
@@ -158,8 +196,9 @@ impl Call {
     }
 
     fn counters<'r>(&self, mut held: &'r [u8]) -> Option<Vec<Held<'r>>> {
-        let mut counters = Vec::with_capacity(self.distinct);
-        for _ in 0..self.distinct {
+        let distinct = self.asked.keys.len();
+        let mut counters = Vec::with_capacity(distinct);
+        for _ in 0..distinct {
             let first = *held.first()?;
             let line_end = || held.iter().position(|&byte| byte == b'\n');
             let (one, others) = match first {

@@ -86,7 +86,8 @@ fn equal_charges_of_one_key_are_asked_for_once_and_as_many_fit_as_would_alone() 
             let one = Charge { on_refusal: act, ..on("k", algorithm, cost) };
             let steps = at_once(repeat_n(vec![one], 200));
             let call = Call::new(steps.iter().map(|step| &step.charges[..]), Keys::Undeclared, None);
-            assert!(call.args[1].len() < 60, "200 charges are one entry: {} bytes", call.args[1].len());
+            let asked = call.words().nth(1).expect("what is asked").len();
+            assert!(asked < 60, "200 charges are one entry: {asked} bytes");
             let keys = [Key::from_text("k")];
             let (answers, stored) = lua.batches(&[&steps], &keys).remove(0);
             let mut pure = Pure::default();

@@ -286,9 +286,10 @@ impl Connection {
     }
 
     pub(crate) fn send_call(&mut self, sha: &str, call: &Call) {
-        let count = call.keys.len().to_string();
+        let count = call.keys_declared().to_string();
         let mut args: Vec<&[u8]> = vec![b"EVALSHA", sha.as_bytes(), count.as_bytes()];
-        args.extend(call.keys.iter().chain(&call.args).map(|bytes| &bytes[..]));
+        args.extend(call.words());
+        assert_eq!(args.len(), 3 + call.words_len());
         self.send(&args);
     }
 

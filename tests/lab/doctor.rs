@@ -122,7 +122,7 @@ fn what_is_no_redis_or_not_there_ends_with_2() {
             let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
         }
     });
-    says(&doctor(&format!("127.0.0.1:{port}")), 2, &["not as a Redis does"]);
+    says(&doctor(&format!("127.0.0.1:{port}")), 2, &["a reply begins with \"HTTP/1.1 400", "the right port"]);
     let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = silent.local_addr().unwrap().to_string();
     says(&run(["doctor", "--timeout", "200ms", &address]), 2, &["no connection within 0.2 s"]);

@@ -14,6 +14,7 @@ mod access;
 mod budget;
 mod commit;
 mod failure;
+mod hostile;
 mod fake;
 mod lease;
 mod outage;

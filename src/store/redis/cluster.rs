@@ -10,7 +10,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use fred::types::Resp3Frame;
 use tokio::task::JoinSet;
 
 use super::{
@@ -19,8 +18,8 @@ use super::{
     error::clipped,
     map::Map,
     node::Node,
-    reply::error_text,
-    slots::{self, Endpoint, ShardView, info, text},
+    resp::Value,
+    slots::{self, Endpoint, ShardView, info},
 };
 use crate::store::StoreError;
 
@@ -84,7 +83,7 @@ pub(super) async fn look(
 pub(super) async fn is_of_cluster(node: &Node, seat: usize) -> Option<bool> {
     let reply = node.ask(seat, INFO, ANSWER_MAX).await.ok()?;
     // A server that is of none, a proxy, or a user without the right: `ERR This instance has cluster support disabled`.
-    Some(text(&reply).is_some_and(|text| info(text, "cluster_state").is_some()))
+    Some(reply.text().is_some_and(|text| info(text, "cluster_state").is_some()))
 }
 
 /// The latest of the answers that come in time.
@@ -139,22 +138,22 @@ async fn ask_seed(endpoint: Endpoint, access: &Access) -> Result<Answer, String>
     }
 }
 
-fn from_slots(by: &str, known: &Resp3Frame, reply: &Resp3Frame, host: &str) -> Result<Answer, String> {
+fn from_slots(by: &str, known: &Value, reply: &Value, host: &str) -> Result<Answer, String> {
     if let Some(views) = slots::from_slots(reply, host) {
         return Ok(answer(by, known, views));
     }
-    Err(match error_text(reply) {
+    Err(match reply.error() {
         Some(text) if text.contains("cluster support disabled") => {
             format!("{by} is of no cluster: write REDIS_TYPE=single, or the address of one that is")
         }
-        Some(text) => format!("{by} does not tell the slots: {}", clipped(&text)),
+        Some(text) => format!("{by} does not tell the slots: {}", clipped(text)),
         None => format!("{by} tells the slots in a form that is not Redis Cluster's"),
     })
 }
 
-fn answer(by: &str, known: &Resp3Frame, shards: Vec<ShardView>) -> Answer {
+fn answer(by: &str, known: &Value, shards: Vec<ShardView>) -> Answer {
     // A user may lack the right to ask for it.
-    let known = text(known).unwrap_or("");
+    let known = known.text().unwrap_or("");
     Answer {
         by: by.to_owned(),
         ok: info(known, "cluster_state") == Some("ok"),

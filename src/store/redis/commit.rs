@@ -13,36 +13,41 @@
 //!
 //! A request whose deadline passes while it waits is taken out and never sent. One that passes in flight is a timeout,
 //! but the call stays in flight until it is answered or the connection ends: what a hung server may still do when it
-//! wakes is bounded by that. One [`Timer`] serves all of a connection: it is in time, where tokio's are up to 2 ms late.
+//! wakes is bounded by that. One [`Alarm`] serves all of a connection: it is in time, where tokio's are up to 2 ms late.
 //!
 //! # One task
 //!
-//! One task does all of it for one connection: it sends, receives, and tells. What it must never do is wait for one call
-//! while another is answered, so calls in flight are futures in a list that it polls.
+//! One task does all of it for one connection, the connection itself included: it writes calls into the wire's buffer,
+//! sends what is there with one system call, reads what has arrived, and tells. Nothing is handed to another task on the
+//! way. What it must never do is wait for one call while another is answered, so it is one function that is polled, and
+//! does at each turn whatever can be done. Heartbeats and the questions of who keeps the map of nodes go the same way, so
+//! they never come between ASKING and the call that it is for.
 
 use std::{
-    future::{Future, pending, poll_fn},
-    pin::Pin,
-    task::Poll,
+    future::poll_fn,
+    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
-use fred::types::Resp3Frame;
-
 use super::{
+    alarm::Alarm,
+    dial::{Hash, LOAD, evalsha},
     error,
-    link::Live,
+    flight::{Awaited, Batch, Flight, Flights, Kind},
+    heart::{Beat, Heart},
     node::{Node, NodeError},
-    queue::{How, Request},
+    queue::{Look, Queue},
     reply::{self, Whole},
+    request::{How, Request},
+    resp::{self, Malformed},
+    wire::{Lost, Wire},
 };
 use crate::{
     clock::{Clock, SystemClock},
     store::{
         StoreError,
-        script::{self, Answer, Call, Keys},
+        script::{self, Answer, Keys},
     },
-    timer::Timer,
 };
 
 /// The most charges that go in one call: some 1 ms of Redis, in which it serves nobody else.
@@ -60,177 +65,206 @@ pub(super) const SEND_ANYWAY_AFTER: Duration = Duration::from_millis(1);
 pub const IN_FLIGHT_MAX: usize = 4096;
 
 /// Serves the line of one connection for as long as the connection is any good; returns why it is not.
-pub(super) async fn run(node: &Node, live: &Live) -> StoreError {
-    let mut commit = Commit { node, live, flights: Vec::new(), loading: None };
-    let mut timer = Timer::new();
-    let mut armed = None;
-    loop {
-        commit.send(SystemClock.instant()).await;
-        let look_at = commit.looks_at();
-        if let Some(at) = look_at.filter(|at| armed.is_none_or(|armed| *at < armed)) {
-            armed = look_at;
-            timer.set(at);
-        }
-        tokio::select! {
-            biased;
-            (index, reply) = landing(&mut commit.flights) => {
-                if let Err(why) = commit.landed(index, reply).await {
-                    return why;
-                }
-            }
-            loaded = loaded(&mut commit.loading) => commit.loaded(loaded).await,
-            () = live.queue.arrived() => {}
-            () = timer.goes_off(), if armed.is_some() => {
-                armed = None;
-                commit.expire(SystemClock.instant());
-            }
-        }
-    }
+pub(super) async fn run(node: &Node, queue: &Queue, wire: Wire, hash: Hash) -> StoreError {
+    let heart = Heart::new(SystemClock.instant());
+    let mut commit = Commit { node, queue, wire, hash, flights: Flights::default(), heart };
+    let mut alarm = Alarm::default();
+    let why = poll_fn(|cx| commit.poll(cx, &mut alarm)).await;
+    commit.flights.fail(&why);
+    why
 }
-
-type Reply = Result<Resp3Frame, fred::error::Error>;
-type Replying = Pin<Box<dyn Future<Output = Reply> + Send>>;
 
 struct Commit<'n> {
     node: &'n Node,
-    live: &'n Live,
-    /// In the order in which they were sent.
-    flights: Vec<Flight>,
-    /// The script, on its way to the server again.
-    loading: Option<Replying>,
-}
-
-/// A call in flight.
-struct Flight {
-    requests: Vec<Request>,
-    charges: usize,
-    call: Call,
-    kind: Kind,
-    sent: Instant,
-    /// Counted as late.
-    late: bool,
-    /// Told to the breaker as unanswered. Once: where other connections are answered, it is this one that is broken.
-    accused: bool,
-    /// No deadline in it is earlier.
-    earliest: Option<Instant>,
-    /// The script was loaded for it once.
-    loaded: bool,
-    /// `None` while it waits for the script to be loaded.
-    reply: Option<Replying>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Together,
-    /// One request alone.
-    Alone,
-    /// No request: to see whether the server answers.
-    Probe,
+    queue: &'n Queue,
+    wire: Wire,
+    /// Of the script.
+    hash: Hash,
+    flights: Flights,
+    heart: Heart,
 }
 
 impl Commit<'_> {
+    /// Does whatever can be done. Ready when the connection is no good any more.
+    fn poll(&mut self, cx: &mut Context<'_>, alarm: &mut Alarm) -> Poll<StoreError> {
+        loop {
+            if let Err(why) = self.receive(cx).and_then(|()| self.send(SystemClock.instant(), cx)) {
+                return Poll::Ready(why);
+            }
+            let (flights, send_at) = self.looks_at();
+            let at = match self.queue.look_at(flights, send_at, cx.waker()) {
+                Look::Now => continue,
+                Look::Later(at) => at,
+            };
+            if alarm.poll(at, cx).is_pending() {
+                return Poll::Pending;
+            }
+            if let Err(why) = self.expire(SystemClock.instant()) {
+                return Poll::Ready(why);
+            }
+        }
+    }
+
+    /// Deals with all that has arrived.
+    fn receive(&mut self, cx: &mut Context<'_>) -> Result<(), StoreError> {
+        loop {
+            while let Some(length) = self.arrived().map_err(|lost| self.lost(&lost))? {
+                self.landed(length, cx)?;
+            }
+            match self.wire.poll_read(cx) {
+                Poll::Ready(read) => read.map_err(|lost| self.lost(&lost))?,
+                Poll::Pending => return Ok(()),
+            }
+        }
+    }
+
+    /// The length of the next reply, once it is there.
+    fn arrived(&mut self) -> Result<Option<usize>, Lost> {
+        match self.flights.next() {
+            Some(awaited) => Ok(self.wire.arrived(&awaited.bounds())?),
+            None if self.wire.has_input() => Err(Malformed::Unasked.into()),
+            None => Ok(None),
+        }
+    }
+
+    fn lost(&self, lost: &Lost) -> StoreError {
+        error::from_lost(&self.node.address, lost)
+    }
+
     /// Sends what may go now.
-    async fn send(&mut self, now: Instant) {
+    fn send(&mut self, now: Instant, cx: &mut Context<'_>) -> Result<(), StoreError> {
+        // While the network does not take what was written, what waits is better off in line: there it can still leave.
+        if !self.wire.is_full() {
+            self.write(now);
+        }
+        match self.wire.poll_flush(cx) {
+            Poll::Ready(Err(lost)) => Err(self.lost(&lost)),
+            Poll::Ready(Ok(())) | Poll::Pending => Ok(()),
+        }
+    }
+
+    fn write(&mut self, now: Instant) {
         let shard = &self.node.address;
+        while let Some(question) = self.queue.take_question() {
+            resp::words(self.wire.output(), question.words);
+            self.flights.push(Awaited::Question(question));
+        }
         if self.node.is_open() {
-            self.live.queue.fail(&self.node.silent(now));
-            if self.flights.is_empty() && self.node.may_probe(now) {
-                let call = Call::new([], Keys::Undeclared, None);
-                self.launch(Vec::new(), call, Kind::Probe, false, now).await;
+            self.queue.fail(&self.node.silent(now));
+            if self.flights.is_idle() && self.node.may_probe(now) {
+                let batch = self.flights.batch();
+                self.launch(batch, Kind::Probe, false, now);
             }
             return;
         }
         while self.may_send(now) {
-            let room = self.node.in_flight_max.saturating_sub(self.in_flight());
-            let requests = self.live.queue.take(shard, room.min(CALL_CHARGES_MAX), now);
-            if requests.is_empty() {
+            let room = self.node.in_flight_max.saturating_sub(self.flights.charges());
+            let mut batch = self.flights.batch();
+            self.queue.take(shard, room.min(CALL_CHARGES_MAX), now, &mut batch.requests);
+            if batch.requests.is_empty() {
+                self.flights.done(batch);
                 break;
             }
-            let call = Call::new(requests.iter().map(Request::charges), Keys::Undeclared, None);
-            self.launch(requests, call, Kind::Together, false, now).await;
+            self.launch(batch, Kind::Together, false, now);
         }
-        while self.flights.is_empty() || self.in_flight() < self.node.in_flight_max {
-            let Some(request) = self.live.queue.take_alone(shard, now) else { break };
-            let call = Call::new([request.charges()], Keys::Declared, None);
-            self.launch(vec![request], call, Kind::Alone, false, now).await;
+        while self.flights.is_idle() || self.flights.charges() < self.node.in_flight_max {
+            let Some(request) = self.queue.take_alone(shard, now) else { break };
+            let mut batch = self.flights.batch();
+            batch.requests.push(request);
+            self.launch(batch, Kind::Alone, false, now);
         }
     }
 
     fn may_send(&self, now: Instant) -> bool {
-        let together = || self.flights.iter().filter(|flight| flight.kind == Kind::Together);
-        let number = together().count();
-        let newest_is_old = || together().next_back().is_some_and(|f| f.sent + SEND_ANYWAY_AFTER <= now);
-        let room = self.flights.is_empty() || self.in_flight() < self.node.in_flight_max;
-        room && (number == 0 || (number < CALLS_MAX && newest_is_old()))
-    }
-
-    fn in_flight(&self) -> usize {
-        self.flights.iter().map(|flight| flight.charges).sum()
-    }
-
-    async fn launch(&mut self, requests: Vec<Request>, call: Call, kind: Kind, loaded: bool, now: Instant) {
-        if requests.first().is_some_and(|request| request.how == How::Asking) {
-            // Its answer says nothing. Both commands go to the same queue of the client, one right after the other.
-            let mut asking = self.live.asking();
-            poll_once(&mut asking).await;
+        let newest = || self.flights.calls().filter(|f| f.kind == Kind::Together).map(|f| f.sent).max();
+        let room = self.flights.is_idle() || self.flights.charges() < self.node.in_flight_max;
+        room && match self.flights.together() {
+            0 => true,
+            number => number < CALLS_MAX && newest().is_none_or(|sent| sent + SEND_ANYWAY_AFTER <= now),
         }
-        let mut reply: Replying = Box::pin(self.live.evalsha(&call));
-        // The client sends what was polled. An error that comes at once is polled again with the others.
-        let reply = match poll_once(&mut reply).await {
-            Some(done) => Box::pin(std::future::ready(done)),
-            None => reply,
-        };
-        self.flights.push(Flight {
+    }
+
+    fn launch(&mut self, mut batch: Batch, kind: Kind, loaded: bool, now: Instant) {
+        let Batch { requests, call } = &mut batch;
+        let keys = if kind == Kind::Alone { Keys::Declared } else { Keys::Undeclared };
+        call.ask(requests.iter().map(Request::charges), keys, None);
+        let out = self.wire.output();
+        if requests.first().is_some_and(|request| request.how == How::Asking) {
+            resp::words(out, &["ASKING"]);
+            self.flights.push(Awaited::Asking);
+        }
+        evalsha(out, &self.hash, call);
+        self.flights.push(Awaited::Call(Flight {
             charges: requests.iter().map(|request| request.charges().len()).sum(),
             earliest: requests.iter().map(|request| request.deadline.at).min(),
-            requests,
-            call,
+            batch,
             kind,
             sent: now,
             late: false,
             accused: false,
             loaded,
-            reply: Some(reply),
-        });
+        }));
     }
 
-    /// Deals with the answer to a call. `Err` when it is none of our script's: then nobody knows what the connection says.
-    async fn landed(&mut self, index: usize, reply: Reply) -> Result<(), StoreError> {
+    /// Deals with the next reply. `Err` when it is none to what was asked: then nobody knows what the connection says.
+    fn landed(&mut self, length: usize, cx: &mut Context<'_>) -> Result<(), StoreError> {
         let now = SystemClock.instant();
-        let mut flight = self.flights.remove(index);
-        if reply.is_ok() {
-            self.count_answer(&mut flight, now);
-        } else if flight.kind == Kind::Probe {
-            self.node.probe_lost();
+        match self.flights.pop() {
+            Some(Awaited::Call(flight)) => return self.call_landed(flight, length, now, cx),
+            Some(Awaited::Script) => {
+                let failed =
+                    self.wire.frame(length).error().map(|text| Whole::of_text(&self.node.address, &text));
+                self.loaded(failed, now);
+            }
+            Some(Awaited::Question(question)) => question.tell(Ok(self.wire.frame(length).to_value())),
+            // Any reply will do, and "not permitted" is one.
+            Some(Awaited::Pong) => self.heart.beats(now),
+            Some(Awaited::Asking) | None => {}
         }
-        if !flight.loaded && reply.as_ref().is_ok_and(reply::is_noscript) {
-            self.load_for(flight).await;
+        self.wire.take(length);
+        Ok(())
+    }
+
+    fn call_landed(
+        &mut self,
+        mut flight: Flight,
+        length: usize,
+        now: Instant,
+        cx: &mut Context<'_>,
+    ) -> Result<(), StoreError> {
+        self.count_answer(&mut flight, now);
+        if !flight.loaded && reply::is_noscript(self.wire.frame(length)) {
+            self.wire.take(length);
+            self.load_for(flight);
             return Ok(());
         }
         // The next call is on its way while this one is read.
-        self.send(now).await;
-        match reply::read(&self.node.address, reply, |reply| {
-            flight.call.answers(flight.requests.iter().map(Request::charges), reply)
-        }) {
+        self.send(now, cx)?;
+        let Batch { requests, call } = &mut flight.batch;
+        let read = reply::read(&self.node.address, self.wire.frame(length), |reply| {
+            call.answers(requests.iter().map(Request::charges), reply)
+        });
+        self.wire.take(length);
+        let mut garbage = Ok(());
+        match read {
             Ok(answers) => {
                 self.node.serves();
-                for (request, answer) in flight.requests.into_iter().zip(answers) {
+                for (request, answer) in requests.drain(..).zip(answers) {
                     self.tell(request, answer);
                 }
-                Ok(())
             }
             Err(whole) => {
-                let why = match &whole {
-                    Whole::Garbage(why) => Err(why.clone()),
-                    _ => Ok(()),
-                };
                 self.node.refuses(&whole);
-                for mut request in flight.requests {
+                for request in requests {
                     request.tell(Err(whole.to_error(flight.kind == Kind::Alone)));
                 }
-                why
+                if let Whole::Garbage(why) = whole {
+                    garbage = Err(why);
+                }
             }
         }
+        self.flights.done(flight.batch);
+        garbage
     }
 
     fn count_answer(&self, flight: &mut Flight, now: Instant) {
@@ -249,7 +283,7 @@ impl Commit<'_> {
             Answer::Decided(decision) => request.tell(Ok(decision)),
             Answer::Unusable(why) if script::is_undeclared(&why) && request.how == How::Together => {
                 self.node.declares();
-                self.live.queue.put_back(request);
+                self.queue.put_back(request);
             }
             Answer::Unusable(why) if script::is_not_here(&why) => {
                 self.node.suspect();
@@ -267,77 +301,68 @@ impl Commit<'_> {
     }
 
     /// Keeps a call that found no script until the script is loaded again (after a `SCRIPT FLUSH`), once for all of them.
-    async fn load_for(&mut self, flight: Flight) {
-        self.flights.push(Flight { reply: None, ..flight });
-        if self.loading.is_none() {
-            let mut loading: Replying = Box::pin(self.live.load());
-            self.loading = Some(match poll_once(&mut loading).await {
-                Some(done) => Box::pin(std::future::ready(done)),
-                None => loading,
-            });
+    fn load_for(&mut self, flight: Flight) {
+        if !self.flights.is_loading() {
+            resp::words(self.wire.output(), LOAD);
+            self.flights.push(Awaited::Script);
         }
+        self.flights.park(flight);
     }
 
     /// Runs again what waited for the script: nothing of it was done. Those are left out who have given up meanwhile.
-    async fn loaded(&mut self, reply: Reply) {
-        let now = SystemClock.instant();
-        self.loading = None;
-        let parked: Vec<Flight> = self.flights.extract_if(.., |flight| flight.reply.is_none()).collect();
-        let failed = reply::read(&self.node.address, reply, |_| Some(())).err();
-        let failed = failed.filter(|whole| !matches!(whole, Whole::Garbage(_)));
-        for mut flight in parked {
-            flight.requests.retain_mut(|request| {
+    fn loaded(&mut self, failed: Option<Whole>, now: Instant) {
+        for mut flight in self.flights.unpark() {
+            flight.batch.requests.retain_mut(|request| {
                 if let Some(whole) = &failed {
                     request.tell(Err(whole.to_error(false)));
                 }
                 !request.expire(&self.node.address, now) && request.is_awaited()
             });
-            if !flight.requests.is_empty() {
-                let keys = if flight.kind == Kind::Alone { Keys::Declared } else { Keys::Undeclared };
-                let call = Call::new(flight.requests.iter().map(Request::charges), keys, None);
-                self.launch(flight.requests, call, flight.kind, true, now).await;
-            } else if flight.kind == Kind::Probe {
-                // It has found out what it was sent for.
-                self.node.probed(flight.sent, now);
+            if !flight.batch.requests.is_empty() {
+                self.launch(flight.batch, flight.kind, true, now);
             }
         }
     }
 
-    /// Tells those who are late, and counts the calls that are.
-    fn expire(&mut self, now: Instant) {
+    /// Tells those who are late, and counts the calls that are. `Err` when the server gives no sign of life.
+    fn expire(&mut self, now: Instant) -> Result<(), StoreError> {
         let shard = &self.node.address;
-        self.live.queue.expire(shard, now);
-        for flight in &mut self.flights {
-            if flight.earliest.is_some_and(|earliest| earliest <= now) {
-                flight.earliest = None;
-                for request in &mut flight.requests {
-                    if !request.expire(shard, now) && request.is_awaited() {
-                        let at = request.deadline.at;
-                        flight.earliest = Some(flight.earliest.map_or(at, |earliest| earliest.min(at)));
-                    }
-                }
-            }
-            if flight.kind != Kind::Probe && !flight.late && flight.sent + self.node.timeout <= now {
-                flight.late = true;
-                self.node.late(flight.sent, now);
-            }
+        self.queue.expire(shard, now);
+        self.flights.expire(shard, now);
+        let timeout = self.node.timeout;
+        let is_late =
+            |flight: &&mut Flight| flight.kind != Kind::Probe && !flight.late && flight.sent + timeout <= now;
+        for flight in self.flights.calls_mut().filter(is_late) {
+            flight.late = true;
+            self.node.late(flight.sent, now);
         }
-        let is_silent = |flight: &&mut Flight| {
-            flight.late && !flight.accused && flight.sent + self.node.silence_max() <= now
-        };
-        if let Some(silent) = self.flights.iter_mut().find(is_silent) {
+        let silence_max = self.node.silence_max();
+        let is_silent =
+            |flight: &&mut Flight| flight.late && !flight.accused && flight.sent + silence_max <= now;
+        if let Some(silent) = self.flights.calls_mut().find(is_silent) {
             silent.accused = true;
             self.node.unanswered(silent.sent, now);
         }
+        match self.heart.beat(now) {
+            Beat::Nothing => {}
+            Beat::Ping => {
+                resp::words(self.wire.output(), &["PING"]);
+                self.flights.push(Awaited::Pong);
+            }
+            Beat::Dead => {
+                let why = "no sign of life, connecting anew".to_owned();
+                return Err(StoreError::Unavailable { shard: shard.clone(), why });
+            }
+        }
+        Ok(())
     }
 
-    /// When there is something to do though nobody comes and nothing lands.
-    fn looks_at(&self) -> Option<Instant> {
+    /// When there is something to do though nobody comes and nothing lands; and when those who wait are sent anyway.
+    fn looks_at(&self) -> (Option<Instant>, Option<Instant>) {
         let mut send_at = None;
-        let mut at: Option<Instant> = None;
-        let mut earlier = |then: Instant| at = Some(at.map_or(then, |at| at.min(then)));
-        let (mut together, open) = (0, self.node.is_open());
-        for flight in &self.flights {
+        let mut at = self.heart.looks_at();
+        let mut earlier = |then: Instant| at = at.min(then);
+        for flight in self.flights.calls() {
             flight.earliest.into_iter().for_each(&mut earlier);
             match flight.kind {
                 Kind::Probe => continue,
@@ -346,55 +371,23 @@ impl Commit<'_> {
                 _ => {}
             }
             if flight.kind == Kind::Together {
-                together += 1;
-                send_at = Some(flight.sent + SEND_ANYWAY_AFTER);
+                send_at = send_at.max(Some(flight.sent + SEND_ANYWAY_AFTER));
             }
         }
-        if open && self.flights.is_empty() {
+        if self.node.is_open() && self.flights.is_idle() {
             self.node.next_probe().into_iter().for_each(&mut earlier);
         }
-        let send_at = send_at.filter(|_| together < CALLS_MAX && self.in_flight() < self.node.in_flight_max);
-        self.live.queue.look_at(at, send_at)
+        let may_send =
+            self.flights.together() < CALLS_MAX && self.flights.charges() < self.node.in_flight_max;
+        // What could not go out goes when the network takes it.
+        (Some(at), send_at.filter(|_| may_send && !self.wire.is_full()))
     }
 }
 
 impl Drop for Commit<'_> {
     fn drop(&mut self) {
-        if self.flights.iter().any(|flight| flight.kind == Kind::Probe) {
+        if self.flights.calls().any(|flight| flight.kind == Kind::Probe) {
             self.node.probe_lost();
         }
     }
-}
-
-/// The first call that is answered, by its place in the list.
-async fn landing(flights: &mut [Flight]) -> (usize, Reply) {
-    poll_fn(|context| {
-        for (index, flight) in flights.iter_mut().enumerate() {
-            if let Some(reply) = &mut flight.reply
-                && let Poll::Ready(reply) = reply.as_mut().poll(context)
-            {
-                return Poll::Ready((index, reply));
-            }
-        }
-        Poll::Pending
-    })
-    .await
-}
-
-async fn loaded(loading: &mut Option<Replying>) -> Reply {
-    match loading {
-        Some(loading) => loading.await,
-        None => pending().await,
-    }
-}
-
-/// Lets a future begin. `None` while it has not ended.
-async fn poll_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
-    poll_fn(|context| {
-        Poll::Ready(match Pin::new(&mut *future).poll(context) {
-            Poll::Ready(output) => Some(output),
-            Poll::Pending => None,
-        })
-    })
-    .await
 }

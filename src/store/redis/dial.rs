@@ -6,26 +6,19 @@
 
 use std::{sync::Arc, time::Duration};
 
-use bytes::Bytes;
-use fred::{
-    clients::Client,
-    error::Error,
-    interfaces::{ClientLike, LuaInterface},
-    types::{
-        ClusterHash, ConnectHandle, CustomCommand, Resp3Frame, Value,
-        config::{Config, ConnectionConfig, Options, Server, ServerConfig, TcpConfig},
-    },
-    util::static_str,
-};
-
 use super::{
     address::{Address, Credentials, Target},
     config::{RedisConfigError, RedisTls},
     error,
-    link::AbortOnDrop,
+    resp::{self, Bounds, Malformed, Value},
+    stream::Stream,
     tls,
+    wire::{Lost, Wire},
 };
-use crate::store::{StoreError, script};
+use crate::{
+    settings::Secret,
+    store::{StoreError, script},
+};
 
 /// As whom, and by which means.
 #[derive(Debug)]
@@ -58,57 +51,66 @@ impl Access {
     /// When one of them is missing or wrong.
     pub(super) fn check(&self) -> Result<(), RedisConfigError> {
         self.credentials.read()?;
-        self.tls.as_ref().map_or(Ok(()), |tls| tls::connector(tls).map(drop))
+        self.tls.as_ref().map_or(Ok(()), |tls| tls::config(tls).map(drop))
     }
 
-    /// Connects, and ends the connection with the handle.
+    /// Connects, says who we are, and chooses the database.
     ///
     /// # Errors
     /// When there is no connection within REDIS_TIMEOUT, or the server refuses the user.
-    pub(super) async fn connect(&self, address: &Address) -> Result<(Client, ConnectHandle), StoreError> {
+    pub(super) async fn connect(&self, address: &Address) -> Result<Wire, StoreError> {
         let shard = address.to_string();
-        let server = match address {
-            Address::Tcp(endpoint) => {
-                let name = self.tls.as_ref().and_then(|tls| tls.server_name.as_deref());
-                let mut server = Server::new(endpoint.host.as_str(), endpoint.port);
-                server.tls_server_name = name.map(Into::into);
-                ServerConfig::Centralized { server }
-            }
-            Address::Unix(path) => ServerConfig::Unix { path: path.clone() },
-        };
+        let unavailable = |why: String| StoreError::Unavailable { shard: shard.clone(), why };
         let (credentials, tls) = (self.credentials.clone(), self.tls.clone());
         // Hundreds of authorities may have to be read, and other requests wait on this thread.
         let files = tokio::task::spawn_blocking(move || {
-            Ok((credentials.read()?, tls.as_ref().map(tls::connector).transpose()?))
+            Ok((credentials.read()?, tls.as_ref().map(tls::config).transpose()?))
         });
-        let unavailable = |why: String| StoreError::Unavailable { shard: shard.clone(), why };
         let files = files.await.map_err(|e| unavailable(e.to_string()))?;
-        let ((username, password), connector) =
-            files.map_err(|e: RedisConfigError| unavailable(e.to_string()))?;
-        let config = Config {
-            // Of the first connection only: an error ends the attempt, and `keep` makes the next one.
-            fail_fast: true,
-            server,
-            username,
-            password: password.as_ref().map(|password| password.expose().to_owned()),
-            database: self.database,
-            tls: connector.map(Into::into),
-            ..Config::default()
+        let ((user, password), tls) = files.map_err(|e: RedisConfigError| unavailable(e.to_string()))?;
+        let name = self.tls.as_ref().and_then(|tls| tls.server_name.as_deref());
+        let connected = async {
+            let stream = Stream::open(address, tls.map(|tls| (tls, name))).await.map_err(Lost::Io)?;
+            let mut wire = Wire::new(stream);
+            self.introduce(&mut wire, user.as_deref(), password.as_ref()).await?;
+            Ok(wire)
         };
-        let connection = ConnectionConfig {
-            connection_timeout: self.connect_timeout,
-            internal_command_timeout: self.connect_timeout,
-            max_command_attempts: 1,
-            max_redirections: 0,
-            // Nagle's algorithm would hold a small call back until the last one is acknowledged.
-            tcp: TcpConfig { nodelay: Some(true), ..TcpConfig::default() },
-            ..ConnectionConfig::default()
+        let connected = tokio::time::timeout(self.connect_timeout, connected).await;
+        connected.unwrap_or(Err(Lost::Late(self.connect_timeout).into())).map_err(|e| self.failed(&shard, &e))
+    }
+
+    /// Without a password too something is asked, so that who is not let in learns it here.
+    async fn introduce(
+        &self,
+        wire: &mut Wire,
+        user: Option<&str>,
+        password: Option<&Secret>,
+    ) -> Result<(), Failure> {
+        let greeting: &[&str] = match (user, password.map(Secret::expose)) {
+            (Some(user), Some(password)) => &["AUTH", user, password],
+            (None, Some(password)) => &["AUTH", password],
+            (_, None) => &["PING"],
         };
-        // No reconnect policy: see the top of `redis.rs`.
-        let client = Client::new(config, None, Some(connection), None);
-        let task = client.init().await;
-        let task = task.map_err(|e| self.failed(&shard, &error::without(password.as_ref(), e)))?;
-        Ok((client, task))
+        let reply = match wire.ask(greeting, Bounds::SHORT, self.connect_timeout).await {
+            // What it said may be the password.
+            Err(Lost::Malformed(Malformed::Kind(_) | Malformed::Number(_))) if password.is_some() => {
+                return Err(Lost::Other("it answered AUTH in a form that is not Redis'").into());
+            }
+            reply => reply?,
+        };
+        match reply.error() {
+            // A user who may not ask that is let in all the same.
+            Some(why) if password.is_none() && why.starts_with("NOPERM") => {}
+            Some(why) => return Err(Failure::Refused(error::without(password, why).into_owned())),
+            None if password.is_some() && reply.text() != Some("OK") => {
+                return Err(Lost::Other("it answered AUTH with something else than OK").into());
+            }
+            None => {}
+        }
+        let Some(database) = self.database else { return Ok(()) };
+        let select = ["SELECT", &database.to_string()];
+        let reply = wire.ask(&select, Bounds::SHORT, self.connect_timeout).await?;
+        reply.error().map_or(Ok(()), |why| Err(Failure::Refused(why.to_owned())))
     }
 
     /// Connects, sends these commands, and hangs up. Error replies are replies.
@@ -120,15 +122,14 @@ impl Access {
         address: &Address,
         commands: &[&[&str]],
         within: Duration,
-    ) -> Result<Vec<Resp3Frame>, StoreError> {
+    ) -> Result<Vec<Value>, StoreError> {
         let shard = address.to_string();
         let asked = async {
-            let (client, task) = self.connect(address).await?;
-            let _hang_up = AbortOnDrop(task);
+            let mut wire = self.connect(address).await?;
             let mut replies = Vec::with_capacity(commands.len());
             for command in commands {
-                let reply = ask(&client, command, within).await;
-                replies.push(reply.map_err(|e| error::from_client(&shard, &e, within))?);
+                let reply = wire.ask(command, Bounds::TOLD, within).await;
+                replies.push(reply.map_err(|e| error::from_lost(&shard, &e))?);
             }
             Ok(replies)
         };
@@ -136,17 +137,32 @@ impl Access {
         tokio::time::timeout(within, asked).await.map_err(late)?
     }
 
-    fn failed(&self, shard: &str, error: &Error) -> StoreError {
-        match error::from_client(shard, error, self.connect_timeout) {
+    fn failed(&self, shard: &str, failure: &Failure) -> StoreError {
+        match failure {
+            Failure::Refused(text) => error::from_reply(shard, text),
             // Not a spend's timeout: nothing was spent.
-            StoreError::Timeout { shard, after } => {
+            Failure::Lost(Lost::Late(after)) => {
                 // A plain Redis takes the beginning of a TLS handshake for a command that is yet to end.
                 let tls = if self.tls.is_some() { "; does it speak TLS?" } else { "" };
                 let why = format!("no connection within {} s (REDIS_TIMEOUT){tls}", after.as_secs_f64());
-                StoreError::Unavailable { shard, why }
+                StoreError::Unavailable { shard: shard.to_owned(), why }
             }
-            other => other,
+            Failure::Lost(lost) => error::from_lost(shard, lost),
         }
+    }
+}
+
+/// Why there is no connection, or no script on it.
+#[derive(Debug)]
+pub(super) enum Failure {
+    Lost(Lost),
+    /// By the server, in its words.
+    Refused(String),
+}
+
+impl From<Lost> for Failure {
+    fn from(lost: Lost) -> Self {
+        Self::Lost(lost)
     }
 }
 
@@ -158,43 +174,41 @@ pub(super) struct Dial {
 }
 
 impl Dial {
-    /// A connection with the script loaded: the client, the script's hash, and what ends when the connection does.
+    /// A connection with the script loaded, and the script's hash.
     ///
     /// # Errors
     /// As [`Access::connect`].
-    pub(super) async fn dial(&self) -> Result<(Client, Bytes, ConnectHandle), StoreError> {
-        let (client, task) = self.access.connect(&self.address).await?;
+    pub(super) async fn dial(&self) -> Result<(Wire, Hash), StoreError> {
+        let mut wire = self.access.connect(&self.address).await?;
         // A server that lacks the script would answer the first spends late.
-        match load(&client, self.access.connect_timeout).await {
-            Ok(hash) => Ok((client, hash, task)),
-            Err(e) => {
-                task.abort();
-                Err(self.access.failed(&self.address.to_string(), &e))
-            }
+        match load(&mut wire, self.access.connect_timeout).await {
+            Ok(hash) => Ok((wire, hash)),
+            Err(e) => Err(self.access.failed(&self.address.to_string(), &e)),
         }
     }
 }
 
+/// The script's SHA-1 in hexadecimal, as the server itself computed it.
+pub(super) type Hash = [u8; 40];
+
+/// What loads the script.
+pub(super) const LOAD: &[&str] = &["SCRIPT", "LOAD", script::SPEND];
+
 /// Loads the script and returns its hash.
-pub(super) async fn load(client: &Client, within: Duration) -> Result<Bytes, Error> {
-    client.with_options(&once(within)).script_load(static_str(script::SPEND)).await
-}
-
-/// Sends one command. `Ok` is any reply, an error reply included.
-pub(super) async fn ask(client: &Client, words: &[&str], within: Duration) -> Result<Resp3Frame, Error> {
-    let (name, arguments) = words.split_first().unwrap_or((&"PING", &[]));
-    let command = CustomCommand::new((*name).to_owned(), ClusterHash::Random, false);
-    let arguments: Vec<Value> = arguments.iter().map(|word| Value::from(*word)).collect();
-    client.with_options(&once(within)).custom_raw(command, arguments).await
-}
-
-/// One attempt, now or never.
-pub(super) fn once(within: Duration) -> Options {
-    Options {
-        max_attempts: Some(1),
-        max_redirections: Some(0),
-        timeout: Some(within),
-        fail_fast: true,
-        ..Options::default()
+pub(super) async fn load(wire: &mut Wire, within: Duration) -> Result<Hash, Failure> {
+    let reply = wire.ask(LOAD, Bounds::SHORT, within).await?;
+    if let Some(why) = reply.error() {
+        return Err(Failure::Refused(why.to_owned()));
     }
+    let hash = reply.text().and_then(|text| text.as_bytes().try_into().ok());
+    hash.ok_or(Failure::Lost(Lost::Other("it answered SCRIPT LOAD with no hash")))
+}
+
+/// One call of the script, as it goes over the wire.
+pub(super) fn evalsha(out: &mut Vec<u8>, hash: &Hash, call: &script::Call) {
+    resp::list(out, 3 + call.words_len());
+    resp::text(out, b"EVALSHA");
+    resp::text(out, hash);
+    resp::number(out, call.keys_declared());
+    call.words().for_each(|word| resp::text(out, word));
 }

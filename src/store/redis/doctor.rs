@@ -9,17 +9,15 @@ mod rights;
 
 use std::{collections::BTreeSet, time::Duration};
 
-use fred::types::Resp3Frame;
-
 use super::{
     address::{Address, Credentials, Source, Target},
     config::{Names, RedisConfig, RedisConfigError},
-    dial::{Access, ask},
-    error::clipped,
-    link::AbortOnDrop,
-    reply::error_text,
-    sentinel::SWITCHED,
-    slots::{self, Endpoint, SLOTS, ShardView, info, text},
+    dial::Access,
+    error::{self, clipped},
+    resp::{Bounds, Value},
+    sentinel::{named, subscribe},
+    slots::{self, Endpoint, SLOTS, ShardView, info},
+    wire::{Lost, Wire},
 };
 use crate::key::Format;
 pub use rights::Denied;
@@ -270,13 +268,13 @@ async fn ask_seed(seed: &Endpoint, access: &Access) -> Result<(Cluster, Vec<Shar
     let views = slots::from_shards(by_shards, &seed.host, access.tls.is_some())
         .or_else(|| slots::from_slots(by_slots, &seed.host));
     let Some(views) = views else {
-        let why = error_text(by_slots).unwrap_or("it tells no slots in a form that we know".into());
-        return Err(clipped(&why));
+        let why = by_slots.error().unwrap_or("it tells no slots in a form that we know");
+        return Err(clipped(why));
     };
     let cluster = Cluster {
         seen_by: seed.to_string(),
         // Who may not ask for it cannot say that it is not.
-        is_ok: text(state).and_then(|text| info(text, "cluster_state")).is_none_or(|state| state == "ok"),
+        is_ok: state.text().and_then(|text| info(text, "cluster_state")).is_none_or(|state| state == "ok"),
         unserved: unserved(&views),
         shards: views.iter().filter(|view| !view.ranges.is_empty()).map(shard).collect(),
         wants_all: config_value(coverage).map(|value| value == "yes"),
@@ -318,38 +316,19 @@ async fn ask_sentinel(name: &str, endpoint: &Endpoint, access: &Access) -> Resul
     let asked = access.query(&Address::Tcp(endpoint.clone()), &[command], within(access)).await;
     let replies = asked.map_err(|e| e.to_string())?;
     let reply = replies.first().ok_or("it left the reply out")?;
-    if let Some(why) = error_text(reply) {
-        return Err(clipped(&why));
+    if let Some(why) = reply.error() {
+        return Err(clipped(why));
     }
-    match reply {
-        Resp3Frame::Array { data, .. } => match &data[..] {
-            [host, port] => text(host)
-                .zip(text(port).and_then(|port| port.parse().ok()))
-                .and_then(|(host, port)| Endpoint::told(host, port))
-                .map(|master| master.to_string()),
-            _ => None,
-        },
-        _ => None,
-    }
-    .ok_or_else(|| format!("it knows no master {name}"))
+    named(reply).map(|master| master.to_string()).ok_or_else(|| format!("it knows no master {name}"))
 }
 
 /// Subscribes as the service does, and hangs up.
 async fn hear(endpoint: &Endpoint, access: &Access) -> Result<(), String> {
-    let connected = access.connect(&Address::Tcp(endpoint.clone())).await;
-    let (client, task) = connected.map_err(|e| e.to_string())?;
-    let _hang_up = AbortOnDrop(task);
-    // To the client a subscription is no reply and an error is one; what is said to PING ends the wait.
-    let reply = tokio::select! {
-        biased;
-        reply = ask(&client, &["SUBSCRIBE", SWITCHED], QUESTIONS_MAX) => reply,
-        reply = ask(&client, &["PING"], QUESTIONS_MAX) => reply,
-    };
-    let reply = reply.map_err(|e| clipped(e.details()))?;
-    match error_text(&reply) {
-        Some(why) if why.starts_with("NOPERM") && !why.contains("'ping'") => Err(clipped(&why)),
-        _ => Ok(()),
-    }
+    let address = Address::Tcp(endpoint.clone());
+    let mut wire = access.connect(&address).await.map_err(|e| e.to_string())?;
+    let reply = subscribe(&mut wire, QUESTIONS_MAX).await;
+    let reply = reply.map_err(|e| error::from_lost(&address.to_string(), &e).to_string())?;
+    reply.error().map_or(Ok(()), |why| Err(clipped(why)))
 }
 
 // === Steps ===
@@ -361,11 +340,12 @@ fn within(access: &Access) -> Duration {
     access.connect_timeout + QUESTIONS_MAX
 }
 
-/// The value of a reply to `CONFIG GET name`, which is a map or a list of both.
-fn config_value(reply: &Resp3Frame) -> Option<&str> {
-    match reply {
-        Resp3Frame::Map { data, .. } => data.values().next().and_then(text),
-        Resp3Frame::Array { data, .. } => data.get(1).and_then(text),
-        _ => None,
-    }
+/// One command's reply, an error reply included.
+async fn ask(wire: &mut Wire, words: &[&str]) -> Result<Value, Lost> {
+    wire.ask(words, Bounds::TOLD, QUESTIONS_MAX).await
+}
+
+/// The value of a reply to `CONFIG GET name`, which is a list of both.
+fn config_value(reply: &Value) -> Option<&str> {
+    reply.list()?.get(1)?.text()
 }

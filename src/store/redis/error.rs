@@ -1,9 +1,8 @@
 //! What went wrong, in the store's four words. One table for what Redis says, one for what happens to a connection.
 
-use std::time::Duration;
+use std::{borrow::Cow, io};
 
-use fred::error::{Error, ErrorKind};
-
+use super::wire::Lost;
 use crate::{settings::Secret, store::StoreError};
 
 /// Longest part of a server's error that is repeated, in characters: an error may quote a key, and keys come from clients.
@@ -37,41 +36,34 @@ pub(super) fn is_sign_of_change(text: &str) -> bool {
         .any(|sign| text.contains(sign))
 }
 
-/// What an error of the client means. While it connects or loads a script it passes error replies on as such.
-pub(super) fn from_client(shard: &str, error: &Error, waited: Duration) -> StoreError {
-    let text = error.details();
-    match error.kind() {
-        ErrorKind::Timeout => StoreError::Timeout { shard: shard.to_owned(), after: waited },
-        ErrorKind::Unknown | ErrorKind::Auth | ErrorKind::Cluster if is_code(code(text)) => {
-            from_reply(shard, text)
-        }
+/// What the end of a connection means.
+pub(super) fn from_lost(shard: &str, lost: &Lost) -> StoreError {
+    let shard = shard.to_owned();
+    match lost {
+        Lost::Late(after) => StoreError::Timeout { shard, after: *after },
         // Bytes that are no reply at all.
-        ErrorKind::Protocol | ErrorKind::Parse => StoreError::Corrupt {
-            shard: shard.to_owned(),
-            why: format!("it does not speak as a Redis does: {}", in_words(error)),
-        },
-        _ => StoreError::Unavailable { shard: shard.to_owned(), why: in_words(error) },
+        Lost::Malformed(why) => {
+            StoreError::Corrupt { shard, why: format!("it does not speak as a Redis does: {why}") }
+        }
+        Lost::Other(why) => StoreError::Corrupt { shard, why: (*why).to_owned() },
+        Lost::Closed => StoreError::Unavailable { shard, why: "the connection was closed".to_owned() },
+        Lost::Io(error) => StoreError::Unavailable { shard, why: in_words(error) },
     }
 }
 
-/// The same error in words that do not repeat a password: whoever stands at the other end may say anything that it was told.
-pub(super) fn without(secret: Option<&Secret>, error: Error) -> Error {
+/// The same text without a password: whoever stands at the other end may say anything that it was told.
+pub(super) fn without<'t>(secret: Option<&Secret>, text: &'t str) -> Cow<'t, str> {
     match secret.map(Secret::expose) {
-        Some(secret) if !secret.is_empty() && error.details().contains(secret) => {
-            let details = error.details().replace(secret, "(hidden)");
-            Error::new(error.kind().clone(), details)
+        Some(secret) if !secret.is_empty() && text.contains(secret) => {
+            text.replace(secret, "(hidden)").into()
         }
-        _ => error,
+        _ => text.into(),
     }
 }
 
 /// Redis' error codes are its first word, in capitals.
 fn code(text: &str) -> &str {
     text.split([' ', '\r', '\n']).next().unwrap_or("")
-}
-
-fn is_code(word: &str) -> bool {
-    word.len() > 1 && word.bytes().all(|byte| byte.is_ascii_uppercase())
 }
 
 /// What TLS libraries call it, and what people can do about it.
@@ -84,17 +76,15 @@ const TLS_HINTS: [(&str, &str); 6] = [
     ("CertificateRequired", "it wants a certificate of ours: see REDIS_TLS_CLIENT_CERT"),
 ];
 
-/// The client keeps I/O errors as their `Debug` output; people want the message in it, and the setting to look at.
-fn in_words(error: &Error) -> String {
-    let details = error.details();
-    if let Some((_, hint)) = TLS_HINTS.iter().find(|(word, _)| details.contains(word)) {
-        let cause = details.split_once("error: ").map_or(details, |(_, rest)| rest.trim_end_matches(" }"));
-        return format!("{hint} ({})", clipped(cause));
+/// With the setting to look at, where it is about TLS.
+fn in_words(error: &io::Error) -> String {
+    let message = error.to_string();
+    let details = error.get_ref().map_or(String::new(), |inner| format!("{inner:?}"));
+    match TLS_HINTS.iter().find(|(word, _)| details.contains(word)) {
+        Some((_, hint)) => format!("{hint} ({})", clipped(&message)),
+        // `Connection refused (os error 111)`
+        None => clipped(message.split_once(" (os error").map_or(message.as_str(), |(words, _)| words)),
     }
-    // `Os { .., message: ".." }` of the system's errors, `Custom { .., error: ".." }` of the resolver's.
-    let word = ["message: \"", "error: \""].into_iter().find_map(|word| details.split_once(word));
-    let message = word.and_then(|(_, rest)| rest.split_once('"'));
-    clipped(message.map_or(details, |(message, _)| message))
 }
 
 /// What a server puts before the words that it did not understand: of AUTH these are the password.
@@ -113,6 +103,8 @@ pub(super) fn clipped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -153,30 +145,26 @@ mod tests {
         }
         // In the words of who is no Redis.
         let secret = Secret::new("hunter2");
-        let odd = || Error::new(ErrorKind::Unknown, "ERR what is AUTH hunter2?");
-        let error = from_client("h:1", &without(Some(&secret), odd()), Duration::ZERO).to_string();
-        assert!(error.contains("what is AUTH (hidden)?"), "{error}");
-        assert_eq!(without(Some(&Secret::new("")), odd()).details(), odd().details());
+        let odd = "ERR what is AUTH hunter2?";
+        assert_eq!(without(Some(&secret), odd), "ERR what is AUTH (hidden)?");
+        assert_eq!(without(Some(&Secret::new("")), odd), odd);
     }
 
     #[test]
     fn a_lost_connection_reads_well() {
-        let refused = std::io::Error::from_raw_os_error(111);
-        let error = from_client("h:1", &Error::from(refused), Duration::ZERO);
-        assert_eq!(error.to_string(), "the store h:1 cannot be reached: Connection refused");
-        let nobody = std::io::Error::other("failed to lookup address information: Name or service not known");
-        let error = from_client("h:1", &Error::from(nobody), Duration::ZERO);
+        let words = |error: io::Error| from_lost("h:1", &Lost::Io(error)).to_string();
         assert_eq!(
-            error.to_string(),
+            words(io::Error::from_raw_os_error(111)),
+            "the store h:1 cannot be reached: Connection refused"
+        );
+        assert_eq!(
+            words(io::Error::other("failed to lookup address information: Name or service not known")),
             "the store h:1 cannot be reached: failed to lookup address information: Name or service not known"
         );
-        let long = Error::new(ErrorKind::IO, "é\n".repeat(1000));
-        let StoreError::Unavailable { why, .. } = from_client("h:1", &long, Duration::ZERO) else {
-            panic!("{long}")
-        };
+        let long = Lost::Io(io::Error::other("é\n".repeat(1000)));
+        let StoreError::Unavailable { why, .. } = from_lost("h:1", &long) else { panic!("{long:?}") };
         assert!(why.chars().count() == QUOTE_MAX + 1 && !why.contains('\n'));
-        let late = Error::new(ErrorKind::Timeout, "Request timed out.");
-        let waited = Duration::from_millis(5);
-        assert_eq!(from_client("h:1", &late, waited).to_string(), "the store h:1 gave no answer within 5 ms");
+        let late = Lost::Late(Duration::from_millis(5));
+        assert_eq!(from_lost("h:1", &late).to_string(), "the store h:1 gave no answer within 5 ms");
     }
 }

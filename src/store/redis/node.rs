@@ -14,7 +14,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fred::types::Resp3Frame;
 use tokio::sync::watch;
 
 use super::{
@@ -23,9 +22,11 @@ use super::{
     deadline::Deadline,
     dial::Dial,
     error,
-    link::{self, Link, Live},
-    queue::How,
+    link::{self, Link},
+    queue::Queue,
     reply::Whole,
+    request::How,
+    resp::Value,
     sign::{Hears, Sign},
 };
 use crate::{
@@ -125,11 +126,11 @@ impl Node {
         if deadline.at <= now {
             return Err(deadline.passed(&self.address).into());
         }
-        let live = self.live(seat)?;
+        let queue = self.queue(seat)?;
         if self.is_open() {
             return Err(self.silent(now).into());
         }
-        live.queue.spend(&self.address, charges, deadline, how).await
+        queue.spend(&self.address, charges, deadline, how).await
     }
 
     /// Whether one call may hold keys of several slots of this node.
@@ -137,19 +138,17 @@ impl Node {
         !self.declares.load(Ordering::Relaxed)
     }
 
-    /// One command's reply, for who keeps the map of nodes. Over the connection of the seat of this thread, as far as that
-    /// is up: from another thread it might come between ASKING and what that is for.
+    /// One command's reply, for who keeps the map of nodes.
     ///
     /// # Errors
-    /// When none is up, or there is no reply in time. An error reply is a reply.
+    /// When no connection is up, or there is no reply in time. An error reply is a reply.
     pub(super) async fn ask(
         &self,
         seat: usize,
-        words: &[&str],
+        words: &'static [&'static str],
         within: Duration,
-    ) -> Result<Resp3Frame, StoreError> {
-        let reply = self.live(seat)?.ask(words, within).await;
-        reply.map_err(|e| error::from_client(&self.address, &e, within))
+    ) -> Result<Value, StoreError> {
+        self.queue(seat)?.ask(&self.address, words, within).await
     }
 
     /// Waits until a connection is up, or the deadline is over.
@@ -169,7 +168,7 @@ impl Node {
     }
 
     pub(super) fn health(&self, seat: usize) -> ShardHealth {
-        let state = match self.live(seat) {
+        let state = match self.queue(seat) {
             Err(why) => Err(why.to_string()),
             Ok(_) if self.is_open() => Err(self.silent(SystemClock.instant()).to_string()),
             Ok(_) => match &*lock(&self.refusal) {
@@ -230,13 +229,14 @@ impl Node {
         (self.hears.0)(sign);
     }
 
-    /// The connection of a seat, or while it is down any other that is up; else what is wrong with the seat's.
-    fn live(&self, seat: usize) -> Result<Arc<Live>, StoreError> {
-        if let Some(live) = self.links[seat].live() {
-            return Ok(live);
+    /// The line before the connection of a seat, or while that is down before any other; else what is wrong with the
+    /// seat's.
+    fn queue(&self, seat: usize) -> Result<Arc<Queue>, StoreError> {
+        if let Some(queue) = self.links[seat].queue() {
+            return Ok(queue);
         }
-        match self.links.iter().find_map(Link::live) {
-            Some(live) => Ok(live),
+        match self.links.iter().find_map(Link::queue) {
+            Some(queue) => Ok(queue),
             None => Err(self.links[seat].why_down(&self.address)),
         }
     }
@@ -356,7 +356,7 @@ impl Node {
     }
 
     fn wake_all(&self) {
-        self.links.iter().filter_map(Link::live).for_each(|live| live.queue.wake());
+        self.links.iter().filter_map(Link::queue).for_each(|queue| queue.wake());
     }
 }
 

@@ -11,16 +11,19 @@ use std::{
     collections::VecDeque,
     mem,
     sync::{Mutex, MutexGuard, PoisonError},
-    time::Instant,
+    task::Waker,
+    time::{Duration, Instant},
 };
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
-use super::{deadline::Deadline, node::NodeError};
-use crate::{
-    limit::{Charge, Decision},
-    store::StoreError,
+use super::{
+    deadline::Deadline,
+    node::NodeError,
+    request::{How, Outcome, Question, Request},
+    resp::Value,
 };
+use crate::{limit::Charge, store::StoreError};
 
 /// The most charges that wait to be sent to one server, over all connections of this process. At 100,000 charges a second
 /// it is 160 ms of answers, far beyond any deadline.
@@ -28,6 +31,9 @@ pub const QUEUE_CHARGES_MAX: usize = 16_384;
 
 /// The most memory that they take. Keys of our own form are at most 300 bytes; those of the reference's may be longer.
 pub const QUEUE_BYTES_MAX: usize = 16 << 20;
+
+/// The most questions that wait besides: those who keep the map ask one or two at a time.
+const QUESTIONS_MAX: usize = 64;
 
 /// What may wait in one line.
 #[derive(Clone, Copy, Debug)]
@@ -43,76 +49,20 @@ impl Bounds {
     }
 }
 
-/// What a caller is told.
-pub(super) type Outcome = Result<Decision, NodeError>;
-
-/// How a request is sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
-    /// In a call with others.
-    Together,
-    /// In a call of its own that declares its keys, all of one slot, so that a cluster says where they are.
-    Alone,
-    /// The same, after ASKING.
-    Asking,
-}
-
-/// One request on its way.
-#[derive(Debug)]
-pub(super) struct Request {
-    id: u64,
-    charges: Charges,
-    bytes: usize,
-    pub(super) deadline: Deadline,
-    pub(super) how: How,
-    /// `None` once the caller was told.
-    tell: Option<oneshot::Sender<Outcome>>,
-}
-
-/// Most requests have one charge, which needs no memory of its own then.
-#[derive(Debug)]
-enum Charges {
-    One(Charge),
-    Many(Box<[Charge]>),
-}
-
-impl Request {
-    pub(super) fn charges(&self) -> &[Charge] {
-        match &self.charges {
-            Charges::One(charge) => std::slice::from_ref(charge),
-            Charges::Many(charges) => charges,
-        }
-    }
-
-    /// Whether somebody waits for the outcome.
-    pub(super) fn is_awaited(&self) -> bool {
-        self.tell.as_ref().is_some_and(|tell| !tell.is_closed())
-    }
-
-    pub(super) fn tell(&mut self, outcome: Outcome) {
-        if let Some(tell) = self.tell.take() {
-            // A caller who is gone wants to know nothing.
-            let _ = tell.send(outcome);
-        }
-    }
-
-    /// Tells the caller that it is too late, if it is.
-    pub(super) fn expire(&mut self, shard: &str, now: Instant) -> bool {
-        let late = self.tell.is_some() && self.deadline.at <= now;
-        if late {
-            self.tell(Err(self.deadline.passed(shard).into()));
-        }
-        late
-    }
-}
-
 /// The line before one connection.
 #[derive(Debug)]
 pub(super) struct Queue {
     bounds: Bounds,
     waiting: Mutex<Waiting>,
-    /// There is something to do for the task that sends.
-    arrived: Notify,
+}
+
+/// When the task that sends has to look again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// At once: somebody has come.
+    Now,
+    /// When it is woken, or at this time.
+    Later(Option<Instant>),
 }
 
 #[derive(Debug, Default)]
@@ -121,6 +71,7 @@ struct Waiting {
     together: VecDeque<Request>,
     /// Those who go alone, by ascending id.
     alone: VecDeque<Request>,
+    questions: VecDeque<Question>,
     next_id: u64,
     charges: usize,
     bytes: usize,
@@ -128,13 +79,17 @@ struct Waiting {
     earliest: Option<Instant>,
     /// When the task that sends will look by itself; `None` when it sleeps until it is woken.
     looks_at: Option<Instant>,
+    /// Wakes that task.
+    waker: Option<Waker>,
+    /// It was woken, or would have been if it had slept, and has not looked since.
+    woken: bool,
     /// Why the connection has ended.
     closed: Option<StoreError>,
 }
 
 impl Queue {
     pub(super) fn new(bounds: Bounds) -> Self {
-        Self { bounds, waiting: Mutex::default(), arrived: Notify::new() }
+        Self { bounds, waiting: Mutex::default() }
     }
 
     /// Waits in line, and then for the outcome.
@@ -161,69 +116,100 @@ impl Queue {
         how: How,
         tell: oneshot::Sender<Outcome>,
     ) -> Result<u64, NodeError> {
-        let bytes = size_of::<Request>() + charges.iter().map(size).sum::<usize>();
-        let charges = match charges {
-            [one] => Charges::One(one.clone()),
-            many => Charges::Many(many.into()),
-        };
+        let mut request = Request::new(charges, deadline, how, tell);
+        let number = charges.len();
         let mut waiting = self.lock();
         if let Some(why) = &waiting.closed {
             return Err(why.clone().into());
         }
-        let mut request = Request { id: waiting.next_id, charges, bytes, deadline, how, tell: Some(tell) };
-        let (id, number) = (request.id, request.charges().len());
-        if waiting.charges + number > self.bounds.charges || waiting.bytes + bytes > self.bounds.bytes {
-            request.tell = None;
+        if waiting.charges + number > self.bounds.charges || waiting.bytes + request.bytes > self.bounds.bytes
+        {
             let why = format!("{} charges wait to be sent", waiting.charges);
             return Err(StoreError::Overload { shard: shard.to_owned(), why }.into());
         }
+        let id = waiting.next_id;
+        request.id = id;
         waiting.next_id += 1;
         let was_empty = waiting.is_empty();
         waiting.push_back(request);
         // Whoever comes behind others comes behind somebody who has woken it.
         let wake = was_empty || how != How::Together || waiting.looks_at.is_none_or(|at| deadline.at < at);
-        drop(waiting);
         if wake {
-            self.arrived.notify_one();
+            Waiting::wake(waiting);
         }
         Ok(id)
     }
 
-    /// Ends when somebody has come since it was called last.
-    pub(super) async fn arrived(&self) {
-        self.arrived.notified().await;
+    /// One command's reply, an error reply included.
+    ///
+    /// # Errors
+    /// When the connection has ended, too many ask, or there is no reply in time.
+    pub(super) async fn ask(
+        &self,
+        shard: &str,
+        words: &'static [&'static str],
+        within: Duration,
+    ) -> Result<Value, StoreError> {
+        let (tell, told) = oneshot::channel();
+        {
+            let mut waiting = self.lock();
+            if let Some(why) = &waiting.closed {
+                return Err(why.clone());
+            }
+            if waiting.questions.len() >= QUESTIONS_MAX {
+                let why = format!("{QUESTIONS_MAX} questions wait to be sent");
+                return Err(StoreError::Overload { shard: shard.to_owned(), why });
+            }
+            waiting.questions.push_back(Question::new(words, tell));
+            Waiting::wake(waiting);
+        }
+        match tokio::time::timeout(within, told).await {
+            Ok(reply) => reply.unwrap_or_else(|_| Err(self.why_closed(shard))),
+            Err(_) => Err(StoreError::Timeout { shard: shard.to_owned(), after: within }),
+        }
     }
 
     /// Makes the task that sends look.
     pub(super) fn wake(&self) {
-        self.arrived.notify_one();
+        Waiting::wake(self.lock());
     }
 
-    /// Those who go next in one call, of at most so many charges, but one request in any case. None is late or without
-    /// a caller.
-    pub(super) fn take(&self, shard: &str, charges_max: usize, now: Instant) -> Vec<Request> {
+    /// Adds to `into` those who go next in one call, of at most so many charges, but one request in any case. None is late
+    /// or without a caller.
+    pub(super) fn take(&self, shard: &str, charges_max: usize, now: Instant, into: &mut Vec<Request>) {
         let mut waiting = self.lock();
-        let (mut taken, mut charges) = (Vec::new(), 0);
+        waiting.woken = false;
+        let mut charges = 0;
         while let Some(next) = waiting.together.front() {
             let number = next.charges().len();
-            if !taken.is_empty() && charges + number > charges_max {
+            if charges > 0 && charges + number > charges_max {
                 break;
             }
             if let Some(request) =
-                waiting.pop(How::Together).and_then(|request| still_wanted(request, shard, now))
+                waiting.pop(How::Together).and_then(|request| request.still_wanted(shard, now))
             {
                 charges += number;
-                taken.push(request);
+                into.push(request);
             }
         }
-        taken
+    }
+
+    /// The next question whose answer is still waited for.
+    pub(super) fn take_question(&self) -> Option<Question> {
+        let mut waiting = self.lock();
+        while let Some(question) = waiting.questions.pop_front() {
+            if question.is_awaited() {
+                return Some(question);
+            }
+        }
+        None
     }
 
     /// The next who goes alone.
     pub(super) fn take_alone(&self, shard: &str, now: Instant) -> Option<Request> {
         let mut waiting = self.lock();
         while let Some(request) = waiting.pop(How::Alone) {
-            if let Some(request) = still_wanted(request, shard, now) {
+            if let Some(request) = request.still_wanted(shard, now) {
                 return Some(request);
             }
         }
@@ -258,18 +244,30 @@ impl Queue {
     }
 
     /// Says when the task that sends will look by itself, from when it would have to by the flights: at the first
-    /// deadline, or where it has to send then, at `send_at`. Returns that.
-    pub(super) fn look_at(&self, flights: Option<Instant>, send_at: Option<Instant>) -> Option<Instant> {
+    /// deadline, or where it has to send then, at `send_at`. From then on it is woken by `waker`.
+    pub(super) fn look_at(&self, flights: Option<Instant>, send_at: Option<Instant>, waker: &Waker) -> Look {
         let mut waiting = self.lock();
+        if mem::take(&mut waiting.woken) {
+            return Look::Now;
+        }
         let send_at = send_at.filter(|_| !waiting.is_empty());
         let at = [flights, waiting.earliest, send_at].into_iter().flatten().min();
         waiting.looks_at = at;
-        at
+        if !waiting.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            waiting.waker = Some(waker.clone());
+        }
+        Look::Later(at)
     }
 
     /// Nobody gets in any more, and all who wait are told why.
     pub(super) fn close(&self, why: &StoreError) {
-        self.lock().closed = Some(why.clone());
+        let mut waiting = self.lock();
+        waiting.closed = Some(why.clone());
+        waiting.waker = None;
+        for question in mem::take(&mut waiting.questions) {
+            question.tell(Err(why.clone()));
+        }
+        drop(waiting);
         self.fail(why);
     }
 
@@ -286,6 +284,16 @@ impl Queue {
 }
 
 impl Waiting {
+    fn wake(mut waiting: MutexGuard<'_, Self>) {
+        waiting.woken = true;
+        let waker = waiting.waker.clone();
+        // The thread that it wakes may want the lock.
+        drop(waiting);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
     fn is_empty(&self) -> bool {
         self.together.is_empty() && self.alone.is_empty()
     }
@@ -336,15 +344,6 @@ impl Waiting {
             self.left(&request);
         }
     }
-}
-
-fn still_wanted(mut request: Request, shard: &str, now: Instant) -> Option<Request> {
-    (!request.expire(shard, now) && request.is_awaited()).then_some(request)
-}
-
-/// What a charge takes while it waits.
-fn size(charge: &Charge) -> usize {
-    size_of::<Charge>() + charge.key.as_bytes().len()
 }
 
 /// A caller's place in line, which he leaves when he goes away.

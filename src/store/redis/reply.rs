@@ -1,8 +1,10 @@
 //! What a server says to a call as a whole.
 
-use fred::{error::Error, types::Resp3Frame};
-
-use super::{error, node::NodeError};
+use super::{
+    error,
+    node::NodeError,
+    resp::{Bounds, Frame, Token},
+};
 use crate::store::{StoreError, script};
 
 /// Why a call has no answers.
@@ -14,8 +16,6 @@ pub(super) enum Whole {
         text: String,
         error: StoreError,
     },
-    /// The connection ended, or could not take the call.
-    Lost(StoreError),
     /// It is no answer of our script. What was done nobody knows.
     Garbage(StoreError),
 }
@@ -36,7 +36,7 @@ impl Whole {
                 NodeError::NotHere
             }
             Self::Refused { text, error } if alone => redirect(text).unwrap_or_else(|| error.clone().into()),
-            Self::Refused { error, .. } | Self::Lost(error) | Self::Garbage(error) => error.clone().into(),
+            Self::Refused { error, .. } | Self::Garbage(error) => error.clone().into(),
         }
     }
 }
@@ -52,45 +52,37 @@ fn redirect(text: &str) -> Option<NodeError> {
     }
 }
 
+/// What the reply to a call may take: what the script says to it, or an error.
+pub(super) fn bounds(call: &script::Call) -> Bounds {
+    Bounds { bytes: Bounds::SHORT.bytes + call.reply_max(), ..Bounds::SHORT }
+}
+
 /// Reads the reply to a call of the script. `answers` are `None` when they are none that the script gives to this call.
 pub(super) fn read<T>(
     shard: &str,
-    reply: Result<Resp3Frame, Error>,
+    reply: Frame<'_>,
     answers: impl FnOnce(script::Reply<'_>) -> Option<T>,
 ) -> Result<T, Whole> {
-    let reply = reply.map_err(|e| Whole::Lost(error::from_client(shard, &e, std::time::Duration::ZERO)))?;
-    if let Some(text) = error_text(&reply) {
+    if let Some(text) = reply.error() {
         return Err(Whole::of_text(shard, &text));
     }
-    form(&reply).and_then(answers).ok_or_else(|| {
+    form(reply).and_then(answers).ok_or_else(|| {
         let why = "it answered the script in a form that is not the script's".to_owned();
         Whole::Garbage(StoreError::Corrupt { shard: shard.to_owned(), why })
     })
 }
 
 /// Whether the server does not know the script (any more). Then nothing was done.
-pub(super) fn is_noscript(reply: &Resp3Frame) -> bool {
-    error_text(reply).is_some_and(|text| text.starts_with("NOSCRIPT"))
+pub(super) fn is_noscript(reply: Frame<'_>) -> bool {
+    reply.error().is_some_and(|text| text.starts_with("NOSCRIPT"))
 }
 
-fn form(reply: &Resp3Frame) -> Option<script::Reply<'_>> {
-    let Resp3Frame::Array { data, .. } = reply else { return None };
-    let [
-        Resp3Frame::Number { data: now, .. },
-        Resp3Frame::BlobString { data: fitted, .. },
-        Resp3Frame::BlobString { data: held, .. },
-    ] = &data[..]
-    else {
-        return None;
-    };
-    Some(script::Reply { now: *now, fitted, held })
-}
-
-/// The text of an error reply.
-pub(super) fn error_text(reply: &Resp3Frame) -> Option<std::borrow::Cow<'_, str>> {
-    match reply {
-        Resp3Frame::SimpleError { data, .. } => Some((&**data).into()),
-        Resp3Frame::BlobError { data, .. } => Some(String::from_utf8_lossy(data)),
+fn form(reply: Frame<'_>) -> Option<script::Reply<'_>> {
+    let mut tokens = reply.tokens();
+    match (tokens.next()?, tokens.next()?, tokens.next()?, tokens.next()?) {
+        (Token::List(3), Token::Number(now), Token::Text(fitted), Token::Text(held)) => {
+            Some(script::Reply { now, fitted, held })
+        }
         _ => None,
     }
 }

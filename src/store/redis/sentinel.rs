@@ -6,19 +6,15 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use fred::{
-    interfaces::{EventInterface, PubsubInterface},
-    types::Resp3Frame,
-};
 use tokio::{sync::Notify, task::JoinSet};
 
 use super::{
     address::Address,
     dial::Access,
-    error::clipped,
-    link::AbortOnDrop,
-    reply::error_text,
-    slots::{Endpoint, text},
+    error::{self, clipped},
+    resp::{self, Bounds, Value},
+    slots::Endpoint,
+    wire::{Lost, Wire},
 };
 
 /// A sentinel that has not answered after so long is not waited for.
@@ -34,7 +30,7 @@ const SUBSCRIBE_AGAIN: Duration = Duration::from_secs(1);
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
 /// Said when a new master is in force.
-pub(super) const SWITCHED: &str = "+switch-master";
+const SWITCHED: &str = "+switch-master";
 
 /// The sentinels of one master.
 pub(super) struct Sentinels<'s> {
@@ -52,14 +48,14 @@ impl Sentinels<'_> {
         let named = self.named().await?;
         let role = access.query(&Address::Tcp(named.clone()), &[&["ROLE"]], ANSWER_MAX).await;
         let role = role.map_err(|e| format!("the sentinels name a master that does not answer: {e}"))?;
-        match role.first() {
-            Some(Resp3Frame::Array { data, .. }) if data.first().and_then(text) == Some("master") => {
-                Ok(named)
-            }
-            // A user without the right to ask; READONLY would tell later.
-            Some(reply) if error_text(reply).is_some_and(|text| text.starts_with("NOPERM")) => Ok(named),
-            _ => Err(format!("the sentinels name {named}, which is no master (yet)")),
+        let Some(role) = role.first() else { return Err("a reply is missing".to_owned()) };
+        let is_master = role.list().and_then(<[Value]>::first).and_then(Value::text) == Some("master");
+        // A user without the right to ask; READONLY would tell later.
+        let is_secret = role.error().is_some_and(|text| text.starts_with("NOPERM"));
+        if is_master || is_secret {
+            return Ok(named);
         }
+        Err(format!("the sentinels name {named}, which is no master (yet)"))
     }
 
     /// The address that most sentinels name.
@@ -100,31 +96,46 @@ impl Sentinels<'_> {
 
     /// Until the connection ends.
     async fn hear_one(&self, endpoint: &Endpoint, wanted: &Notify) -> Result<(), String> {
-        let connected = self.access.connect(&Address::Tcp(endpoint.clone())).await;
-        let (client, task) = connected.map_err(|e| e.to_string())?;
-        let mut task = AbortOnDrop(task);
-        let mut messages = client.message_rx();
-        client.subscribe(SWITCHED).await.map_err(|e| e.to_string())?;
-        let mut alive = tokio::time::interval(HEARTBEAT);
+        let mut wire =
+            self.access.connect(&Address::Tcp(endpoint.clone())).await.map_err(|e| e.to_string())?;
+        match self.listen(&mut wire, wanted).await {
+            Ok(refused) => Err(clipped(&refused)),
+            Err(Lost::Closed) => Ok(()),
+            Err(lost) => Err(error::from_lost(&endpoint.to_string(), &lost).to_string()),
+        }
+    }
+
+    /// Until it is refused, in the sentinel's words, or the connection ends.
+    async fn listen(&self, wire: &mut Wire, wanted: &Notify) -> Result<String, Lost> {
+        if let Some(why) = subscribe(wire, ANSWER_MAX).await?.error() {
+            return Ok(why.to_owned());
+        }
+        // A host that lost its power sends no end; who is alive answers PING, or says something else meanwhile.
+        let mut asked = false;
         loop {
-            tokio::select! {
-                message = messages.recv() => {
-                    let message = message.map_err(|e| e.to_string())?;
-                    // `name old-ip old-port new-ip new-port`
-                    let text = message.value.as_string().unwrap_or_default();
-                    if text.split(' ').next() == Some(self.name) {
-                        wanted.notify_one();
-                    }
+            let said = match wire.reply(Bounds::SHORT, if asked { ANSWER_MAX } else { HEARTBEAT }).await {
+                Err(Lost::Late(_)) if !asked => {
+                    resp::words(wire.output(), &["PING"]);
+                    asked = true;
+                    continue;
                 }
-                _ = &mut task.0 => return Ok(()),
-                // A host that lost its power sends no end; whether it lives, another connection tells.
-                _ = alive.tick() => {
-                    let ping: &[&[&str]] = &[&["PING"]];
-                    self.access.query(&Address::Tcp(endpoint.clone()), ping, ANSWER_MAX).await.map_err(|e| e.to_string())?;
-                }
+                said => said?,
+            };
+            asked = false;
+            // `message +switch-master "name old-ip old-port new-ip new-port"`
+            if let Some([kind, channel, text]) = said.list()
+                && (kind.text(), channel.text()) == (Some("message"), Some(SWITCHED))
+                && text.text().and_then(|text| text.split(' ').next()) == Some(self.name)
+            {
+                wanted.notify_one();
             }
         }
     }
+}
+
+/// What is said to a subscription.
+pub(super) async fn subscribe(wire: &mut Wire, within: Duration) -> Result<Value, Lost> {
+    wire.ask(&["SUBSCRIBE", SWITCHED], Bounds::SHORT, within).await
 }
 
 async fn ask(endpoint: &Endpoint, access: &Access, name: &str) -> Result<Endpoint, String> {
@@ -132,17 +143,14 @@ async fn ask(endpoint: &Endpoint, access: &Access, name: &str) -> Result<Endpoin
     let replies = access.query(&Address::Tcp(endpoint.clone()), &[command], ANSWER_MAX).await;
     let replies = replies.map_err(|e| format!("a sentinel cannot be asked: {e}"))?;
     let reply = replies.first().ok_or("a reply is missing")?;
-    if let Some(text) = error_text(reply) {
-        return Err(format!("the sentinel {endpoint} does not name the master: {}", clipped(&text)));
+    if let Some(text) = reply.error() {
+        return Err(format!("the sentinel {endpoint} does not name the master: {}", clipped(text)));
     }
-    let named = match reply {
-        Resp3Frame::Array { data, .. } => match data.as_slice() {
-            [host, port] => text(host).zip(text(port).and_then(|port| port.parse().ok())),
-            _ => None,
-        },
-        _ => None,
-    };
-    named
-        .and_then(|(host, port)| Endpoint::told(host, port))
-        .ok_or_else(|| format!("the sentinel {endpoint} knows no master {name}: see REDIS_URL"))
+    named(reply).ok_or_else(|| format!("the sentinel {endpoint} knows no master {name}: see REDIS_URL"))
+}
+
+/// The address in a reply to `SENTINEL GET-MASTER-ADDR-BY-NAME`.
+pub(super) fn named(reply: &Value) -> Option<Endpoint> {
+    let [host, port] = reply.list()? else { return None };
+    Endpoint::told(host.text()?, port.text()?.parse().ok()?)
 }

@@ -9,7 +9,7 @@
 
 use std::{fmt, ops::RangeInclusive};
 
-use fred::types::Resp3Frame;
+use super::resp::Value;
 
 /// How many there are.
 pub(super) const SLOTS: usize = 16_384;
@@ -104,14 +104,14 @@ pub(super) struct ShardView {
 }
 
 /// Reads the reply to `CLUSTER SHARDS`, asked of the host `asked`. `tls` chooses among a node's two ports.
-pub(super) fn from_shards(reply: &Resp3Frame, asked: &str, tls: bool) -> Option<Vec<ShardView>> {
-    let shards = list(reply)?.iter().map(|shard| {
+pub(super) fn from_shards(reply: &Value, asked: &str, tls: bool) -> Option<Vec<ShardView>> {
+    let shards = reply.list()?.iter().map(|shard| {
         let mut view = ShardView::default();
         for (name, value) in fields(shard)? {
             match name {
-                "slots" => view.ranges = ranges(list(value)?),
+                "slots" => view.ranges = ranges(value.list()?),
                 "nodes" => {
-                    for node in list(value)?.iter().filter_map(|node| shard_node(node, asked, tls)) {
+                    for node in value.list()?.iter().filter_map(|node| shard_node(node, asked, tls)) {
                         match node {
                             // A failed primary stays one in the map until its replica has taken over.
                             (endpoint, true) => view.primary = view.primary.or(Some(endpoint)),
@@ -128,17 +128,17 @@ pub(super) fn from_shards(reply: &Resp3Frame, asked: &str, tls: bool) -> Option<
 }
 
 /// The endpoint of a node that is not known to have failed, and whether it is the primary.
-fn shard_node(node: &Resp3Frame, asked: &str, tls: bool) -> Option<(Endpoint, bool)> {
+fn shard_node(node: &Value, asked: &str, tls: bool) -> Option<(Endpoint, bool)> {
     let (mut endpoint, mut ip, mut port, mut tls_port, mut primary, mut failed) =
         (None, None, None, None, false, false);
     for (name, value) in fields(node)? {
         match name {
-            "endpoint" => endpoint = text(value),
-            "ip" => ip = text(value),
-            "port" => port = number(value),
-            "tls-port" => tls_port = number(value),
-            "role" => primary = text(value) == Some("master"),
-            "health" => failed = text(value) == Some("fail"),
+            "endpoint" => endpoint = value.text(),
+            "ip" => ip = value.text(),
+            "port" => port = value.number(),
+            "tls-port" => tls_port = value.number(),
+            "role" => primary = value.text() == Some("master"),
+            "health" => failed = value.text() == Some("fail"),
             _ => {}
         }
     }
@@ -151,36 +151,31 @@ fn shard_node(node: &Resp3Frame, asked: &str, tls: bool) -> Option<(Endpoint, bo
 }
 
 /// The pairs of a map, which RESP2 sends as a list of names and values.
-fn fields(frame: &Resp3Frame) -> Option<Vec<(&str, &Resp3Frame)>> {
-    match frame {
-        Resp3Frame::Map { data, .. } => data.iter().map(|(name, value)| Some((text(name)?, value))).collect(),
-        _ => {
-            let (pairs, []) = list(frame)?.as_chunks::<2>() else { return None };
-            pairs.iter().map(|[name, value]| Some((text(name)?, value))).collect()
-        }
-    }
+fn fields(value: &Value) -> Option<Vec<(&str, &Value)>> {
+    let (pairs, []) = value.list()?.as_chunks::<2>() else { return None };
+    pairs.iter().map(|[name, value]| Some((name.text()?, value))).collect()
 }
 
 /// First and last, first and last, and so on.
-fn ranges(numbers: &[Resp3Frame]) -> Vec<RangeInclusive<u16>> {
+fn ranges(numbers: &[Value]) -> Vec<RangeInclusive<u16>> {
     let (pairs, _) = numbers.as_chunks::<2>();
     pairs.iter().filter_map(|[first, last]| range(first, last)).collect()
 }
 
-fn range(first: &Resp3Frame, last: &Resp3Frame) -> Option<RangeInclusive<u16>> {
-    let (first, last) = (u16::try_from(number(first)?).ok()?, u16::try_from(number(last)?).ok()?);
+fn range(first: &Value, last: &Value) -> Option<RangeInclusive<u16>> {
+    let (first, last) = (u16::try_from(first.number()?).ok()?, u16::try_from(last.number()?).ok()?);
     (first <= last && usize::from(last) < SLOTS).then_some(first..=last)
 }
 
 /// Reads the reply to `CLUSTER SLOTS`, asked of the host `asked`: a list of first, last, primary and replicas.
-pub(super) fn from_slots(reply: &Resp3Frame, asked: &str) -> Option<Vec<ShardView>> {
+pub(super) fn from_slots(reply: &Value, asked: &str) -> Option<Vec<ShardView>> {
     let mut shards: Vec<ShardView> = Vec::new();
-    for entry in list(reply)? {
-        let [first, last, nodes @ ..] = list(entry)? else { return None };
-        let mut nodes = nodes.iter().map(|node| match list(node)? {
+    for entry in reply.list()? {
+        let [first, last, nodes @ ..] = entry.list()? else { return None };
+        let mut nodes = nodes.iter().map(|node| match node.list()? {
             [host, port, ..] => {
-                let host = host_or(text(host).unwrap_or(""), asked);
-                Endpoint::told(host, u16::try_from(number(port)?).ok()?)
+                let host = host_or(host.text().unwrap_or(""), asked);
+                Endpoint::told(host, u16::try_from(port.number()?).ok()?)
             }
             _ => None,
         });
@@ -200,59 +195,23 @@ pub(super) fn info<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
-fn list(frame: &Resp3Frame) -> Option<&[Resp3Frame]> {
-    match frame {
-        Resp3Frame::Array { data, .. } => Some(data),
-        _ => None,
-    }
-}
-
-/// The text of a reply that is one.
-pub(super) fn text(frame: &Resp3Frame) -> Option<&str> {
-    match frame {
-        Resp3Frame::SimpleString { data, .. }
-        | Resp3Frame::BlobString { data, .. }
-        | Resp3Frame::VerbatimString { data, .. } => std::str::from_utf8(data).ok(),
-        _ => None,
-    }
-}
-
-fn number(frame: &Resp3Frame) -> Option<i64> {
-    match frame {
-        Resp3Frame::Number { data, .. } => Some(*data),
-        _ => text(frame)?.parse().ok(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// `name:value,…` in brackets is a list, digits are numbers, all else is text.
-    fn frame(value: &str) -> Resp3Frame {
+    /// What stands in brackets is a list, digits are numbers, all else is text.
+    fn frame(value: &str) -> Value {
         let mut words = value.split_ascii_whitespace();
         read(&mut words).unwrap()
     }
 
-    fn read<'t>(words: &mut impl Iterator<Item = &'t str>) -> Option<Resp3Frame> {
-        let attributes = None;
+    fn read<'t>(words: &mut impl Iterator<Item = &'t str>) -> Option<Value> {
         Some(match words.next()? {
-            "[" => {
-                let mut data = Vec::new();
-                while let Some(next) = read(words) {
-                    data.push(next);
-                }
-                Resp3Frame::Array { data, attributes }
-            }
+            "[" => Value::List(std::iter::from_fn(|| read(words)).collect()),
             "]" => return None,
-            "nil" => Resp3Frame::Null,
-            word => match word.parse() {
-                Ok(data) => Resp3Frame::Number { data, attributes },
-                Err(_) => {
-                    let data = if word == "''" { "" } else { word };
-                    Resp3Frame::BlobString { data: data.as_bytes().to_vec().into(), attributes }
-                }
-            },
+            "nil" => Value::Nothing,
+            "''" => Value::Text([].into()),
+            word => word.parse().map_or_else(|_| Value::Text(word.as_bytes().into()), Value::Number),
         })
     }
 

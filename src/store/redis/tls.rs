@@ -1,28 +1,25 @@
 //! TLS towards Redis: whom to trust, who we are.
 //!
-//! Files are read once, when the store is made, so that a missing one is a wrong setting and not a connection that
-//! fails for ever.
+//! Files are read for each connection, so that they can be renewed; and once when the store is made, so that a missing one
+//! is a wrong setting and not a connection that fails for ever.
 
 use std::{path::Path, sync::Arc};
 
-use fred::{
-    rustls::{
-        self, CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
-        client::{
-            WebPkiServerVerifier,
-            danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-        },
-        crypto::{CryptoProvider, ring},
-        pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject},
+use rustls_native_certs::load_native_certs;
+use tokio_rustls::rustls::{
+    self, CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    client::{
+        WebPkiServerVerifier,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     },
-    rustls_native_certs::load_native_certs,
-    types::config::TlsConnector,
+    crypto::{CryptoProvider, ring},
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject},
 };
 
 use super::config::{Hostname, RedisConfigError, RedisTls};
 
 /// Reads the files that `tls` names.
-pub(super) fn connector(tls: &RedisTls) -> Result<TlsConnector, RedisConfigError> {
+pub(super) fn config(tls: &RedisTls) -> Result<Arc<ClientConfig>, RedisConfigError> {
     // Named, not the process's default: that one is ambiguous as soon as a second provider is linked.
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
@@ -37,7 +34,7 @@ pub(super) fn connector(tls: &RedisTls) -> Result<TlsConnector, RedisConfigError
             RedisConfigError::new("REDIS_TLS_CLIENT_KEY", format!("does not fit REDIS_TLS_CLIENT_CERT: {e}"))
         })?,
     };
-    Ok(config.into())
+    Ok(Arc::new(config))
 }
 
 fn verifier(

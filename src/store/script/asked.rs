@@ -6,7 +6,6 @@
 
 use std::hash::BuildHasher;
 
-use bytes::Bytes;
 use foldhash::quality::RandomState;
 use hashbrown::HashTable;
 
@@ -66,6 +65,15 @@ struct Alone {
 }
 
 impl Asked {
+    /// Forgets all of it, and keeps the memory for what is asked next.
+    pub(super) fn clear(&mut self) {
+        self.keys.clear();
+        self.kinds.clear();
+        self.requests.clear();
+        self.places.clear();
+        self.entries = 0;
+    }
+
     pub(super) fn push(&mut self, charges: &[Charge]) {
         let start = self.places.len();
         let mut one_algorithm = true;
@@ -127,18 +135,17 @@ impl Asked {
         2 + 7 * index as u64
     }
 
-    pub(super) fn packed(&self) -> Bytes {
+    /// Appends all but the keys, packed.
+    pub(super) fn pack(&self, out: &mut Vec<u8>) {
         let first_request = 2 + 7 * self.kinds.len();
         let count = first_request - 1 + self.requests.len();
-        let mut out = Vec::with_capacity(8 + 16 * self.kinds.len() + 2 * self.requests.len());
         // An array of 32-bit length; the bound of a call is far below.
         out.push(0xdd);
         out.extend_from_slice(&(count as u32).to_be_bytes());
-        pack(first_request as u64, &mut out);
+        pack(first_request as u64, out);
         for &number in self.kinds.iter().flatten().chain(&self.requests) {
-            pack(number, &mut out);
+            pack(number, out);
         }
-        out.into()
     }
 }
 
@@ -213,32 +220,59 @@ fn algorithm_letter(charge: &Charge) -> u8 {
 /// Numbers distinct keys from 0. A quiet server's calls have one or two, so a hash table waits until there are many.
 #[derive(Debug, Default)]
 pub(super) struct DistinctKeys {
-    pub(super) all: Vec<Bytes>,
+    /// One after the other.
+    texts: Vec<u8>,
+    /// Where each of them ends.
+    ends: Vec<usize>,
     uses: Vec<KeyUse>,
     many: HashTable<u32>,
     hasher: RandomState,
 }
 
+/// The largest memory for keys that is kept, in bytes. Those in the reference's form may be much longer than ours.
+const TEXTS_KEPT_MAX: usize = 64 * 1024;
+
 impl DistinctKeys {
+    pub(super) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub(super) fn get(&self, index: usize) -> &[u8] {
+        text(&self.texts, &self.ends, index)
+    }
+
+    fn clear(&mut self) {
+        self.texts.clear();
+        self.texts.shrink_to(TEXTS_KEPT_MAX);
+        self.ends.clear();
+        self.uses.clear();
+        self.many.clear();
+    }
+
     fn index(&mut self, charge: &Charge, algorithm: u8) -> u32 {
         let key = charge.key.as_bytes();
-        let (all, hasher) = (&self.all, &self.hasher);
-        let known = if all.len() <= FEW_KEYS {
-            all.iter().zip(0..).find(|(known, _)| *known == key).map(|(_, index)| index)
+        let known = if self.len() <= FEW_KEYS {
+            (0..self.len()).find(|&index| self.get(index) == key).map(|index| index as u32)
         } else {
-            self.many.find(hasher.hash_one(key), |&index| all[index as usize] == key).copied()
+            self.many.find(self.hasher.hash_one(key), |&index| self.get(index as usize) == key).copied()
         };
         known.unwrap_or_else(|| {
-            self.all.push(charge.key.to_bytes());
+            self.texts.extend_from_slice(key);
+            self.ends.push(self.texts.len());
             self.uses.push(KeyUse { algorithm, last: None });
-            if self.all.len() > FEW_KEYS {
-                let (all, hasher) = (&self.all, &self.hasher);
-                let hash = |&index: &u32| hasher.hash_one(&all[index as usize][..]);
-                for index in self.many.len() as u32..all.len() as u32 {
+            if self.len() > FEW_KEYS {
+                let (texts, ends, hasher) = (&self.texts, &self.ends, &self.hasher);
+                let hash = |&index: &u32| hasher.hash_one(text(texts, ends, index as usize));
+                for index in self.many.len() as u32..ends.len() as u32 {
                     self.many.insert_unique(hash(&index), index, hash);
                 }
             }
-            (self.all.len() - 1) as u32
+            (self.len() - 1) as u32
         })
     }
+}
+
+fn text<'t>(texts: &'t [u8], ends: &[usize], index: usize) -> &'t [u8] {
+    let start = index.checked_sub(1).map_or(0, |before| ends[before]);
+    &texts[start..ends[index]]
 }

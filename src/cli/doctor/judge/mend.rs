@@ -53,8 +53,8 @@ pub(super) fn mend(why: &str, check: &'static str) -> &'static str {
         "start it, or correct the address"
     } else if has(&["lookup", "not known", "resolve"]) {
         "correct the host's name"
-    } else if has(&["Decode", "rotocol", "parse", "Unexpected"]) {
-        "it speaks, but not as a Redis does: is it the right port, and does it want TLS (rediss://)?"
+    } else if has(&["does not speak as a Redis does", "it answered"]) {
+        "is it the right port, and does it want TLS (rediss://)?"
     } else {
         "is it the right address, does it want TLS (rediss://), and is nothing between that drops packets?"
     }

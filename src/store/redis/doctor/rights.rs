@@ -1,17 +1,12 @@
 //! What the user may not do, and what that costs.
 
-use std::borrow::Cow;
-
-use fred::{
-    clients::Client,
-    error::{Error, ErrorKind},
-    types::Resp3Frame,
-};
-
-use super::{Among, QUESTIONS_MAX};
+use super::{Among, ask};
 use crate::{
     key::Format,
-    store::redis::{dial::ask, reply::error_text, slots::text},
+    store::redis::{
+        resp::Value,
+        wire::{Lost, Wire},
+    },
 };
 
 /// A command that the user lacks.
@@ -39,16 +34,16 @@ const NEEDED: [(&str, &[&str]); 6] = [
 ];
 
 /// Asked at once by `ACL DRYRUN`, which Redis has since 7.0 and few users may use; else the script's own run tells.
-pub(super) async fn rights(client: &Client, keys: &Format) -> Result<Option<(String, Vec<Denied>)>, Error> {
-    let who = ask(client, &["ACL", "WHOAMI"], QUESTIONS_MAX).await?;
-    let Some(user) = text(&who) else { return Ok(None) };
+pub(super) async fn rights(wire: &mut Wire, keys: &Format) -> Result<Option<(String, Vec<Denied>)>, Lost> {
+    let who = ask(wire, &["ACL", "WHOAMI"]).await?;
+    let Some(user) = who.text() else { return Ok(None) };
     let mut denied = Vec::new();
     let key = format!("{}{KEY}", keys.prefix);
     for (right, command) in NEEDED {
         let command = command.iter().map(|word| if *word == KEY { key.as_str() } else { word });
         let words: Vec<&str> = ["ACL", "DRYRUN", user].into_iter().chain(command).collect();
-        let reply = ask(client, &words, QUESTIONS_MAX).await?;
-        match text(&reply) {
+        let reply = ask(wire, &words).await?;
+        match reply.text() {
             Some("OK") | None => {}
             Some(why) => denied.push(Denied {
                 right: right.replace('~', &format!("~{}", keys.prefix)),
@@ -61,24 +56,24 @@ pub(super) async fn rights(client: &Client, keys: &Format) -> Result<Option<(Str
 }
 
 /// What the service asks servers that have others, asked: it changes nothing, and any user may be told that he may not.
-pub(super) async fn rights_among(client: &Client, among: Among) -> Result<Vec<Denied>, Error> {
+pub(super) async fn rights_among(wire: &mut Wire, among: Among) -> Result<Vec<Denied>, Lost> {
     let mut denied = Vec::new();
     match among {
         Among::None | Among::Unknown => {}
         Among::Sentinels => {
             let without = Some("a primary that was voted out is asked until it says so itself");
-            denied.extend(lacks(client, "+role", &["ROLE"], without).await?);
+            denied.extend(lacks(wire, "+role", &["ROLE"], without).await?);
         }
         Among::FoundCluster | Among::Cluster => {
             // Without it nobody finds out, and the service takes it for a server that is alone.
             let without = (among == Among::Cluster)
                 .then_some("of two maps that differ nobody can tell which one is newer");
-            denied.extend(lacks(client, "+cluster|info", &["CLUSTER", "INFO"], without).await?);
+            denied.extend(lacks(wire, "+cluster|info", &["CLUSTER", "INFO"], without).await?);
             // Either will do: Redis before 7.0 has no SHARDS.
-            let shards = ask(client, &["CLUSTER", "SHARDS"], QUESTIONS_MAX).await?;
+            let shards = ask(wire, &["CLUSTER", "SHARDS"]).await?;
             let slots = "+cluster|shards +cluster|slots";
-            if error_text(&shards).is_some() {
-                denied.extend(lacks(client, slots, &["CLUSTER", "SLOTS"], None).await?);
+            if shards.error().is_some() {
+                denied.extend(lacks(wire, slots, &["CLUSTER", "SLOTS"], None).await?);
             }
         }
     }
@@ -87,17 +82,17 @@ pub(super) async fn rights_among(client: &Client, among: Among) -> Result<Vec<De
 
 /// What the user lacks when the server says so to this command.
 async fn lacks(
-    client: &Client,
+    wire: &mut Wire,
     right: &str,
     command: &[&str],
     without: Option<&'static str>,
-) -> Result<Option<Denied>, Error> {
-    let reply = ask(client, command, QUESTIONS_MAX).await?;
+) -> Result<Option<Denied>, Lost> {
+    let reply = ask(wire, command).await?;
     Ok(no_permission(&reply).map(|why| Denied { right: right.to_owned(), why, without }))
 }
 
-fn no_permission(reply: &Resp3Frame) -> Option<String> {
-    error_text(reply).filter(|text| text.starts_with("NOPERM")).map(Cow::into_owned)
+fn no_permission(reply: &Value) -> Option<String> {
+    reply.error().filter(|text| text.starts_with("NOPERM")).map(str::to_owned)
 }
 
 /// Keys that are looked for to see whether a server has all of them: each is on one of two servers by even chance.
@@ -105,26 +100,15 @@ const LOOKED_FOR: usize = 20;
 
 /// Whether it is of a cluster and only does not tell the user so: who asks for a key is sent somewhere else. `state` is what
 /// it says to CLUSTER INFO.
-pub(super) async fn is_hidden_cluster(
-    client: &Client,
-    state: &Resp3Frame,
-    keys: &Format,
-) -> Result<bool, Error> {
+pub(super) async fn is_hidden_cluster(wire: &mut Wire, state: &Value, keys: &Format) -> Result<bool, Lost> {
     if no_permission(state).is_none() {
         return Ok(false);
     }
     for i in 0..LOOKED_FOR {
         let key = format!("{}{KEY}:{i}", keys.prefix);
-        let (moved, down) = match ask(client, &["GET", &key], QUESTIONS_MAX).await {
-            // Redirections and CLUSTERDOWN, which are replies too.
-            Err(error) if *error.kind() == ErrorKind::Cluster => return Ok(true),
-            reply => {
-                let reply = reply?;
-                let says = |code| error_text(&reply).is_some_and(|text| text.starts_with(code));
-                (says("MOVED"), says("CLUSTERDOWN"))
-            }
-        };
-        if moved || down {
+        let reply = ask(wire, &["GET", &key]).await?;
+        let says = |code| reply.error().is_some_and(|text| text.starts_with(code));
+        if says("MOVED") || says("CLUSTERDOWN") {
             return Ok(true);
         }
     }

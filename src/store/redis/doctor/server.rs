@@ -5,16 +5,8 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use bytes::Bytes;
-use fred::{
-    clients::Client,
-    error::{Error, ErrorKind},
-    interfaces::ClientLike,
-    types::{ClusterHash, CustomCommand, Resp3Frame, Value},
-};
-
 use super::{
-    Among, Examined, Look, Part, QUESTIONS_MAX, Silence,
+    Among, Examined, Look, Part, QUESTIONS_MAX, Silence, ask,
     rights::{Denied, KEY, is_hidden_cluster, rights, rights_among},
 };
 use crate::{
@@ -25,11 +17,11 @@ use crate::{
         StoreError,
         redis::{
             address::Address,
-            dial::{ask, load, once},
+            dial::{Failure, Hash, evalsha, load},
             error,
-            link::{AbortOnDrop, arguments},
-            reply::{Whole, read},
-            slots::{info, slot, text},
+            reply::{Whole, bounds, read},
+            slots::{info, slot},
+            wire::{Lost, Wire},
         },
         script::{Answer, Call, Keys},
     },
@@ -135,47 +127,46 @@ impl Look<'_> {
         part: &Part,
         slots: &[RangeInclusive<u16>],
     ) -> Result<Server, Silence> {
-        let (client, task) = self.access.connect(address).await.map_err(|e| silence(&e))?;
-        let _hang_up = AbortOnDrop(task);
-        let questions = self.questions(&client, part, slots);
+        let mut wire = self.access.connect(address).await.map_err(|e| silence(&e))?;
+        let questions = self.questions(&mut wire, part, slots);
         match tokio::time::timeout(2 * QUESTIONS_MAX, questions).await {
             Ok(Ok(server)) => Ok(server),
-            Ok(Err(error)) => Err(silence(&error::from_client(&address.to_string(), &error, QUESTIONS_MAX))),
+            Ok(Err(error)) => Err(silence(&error::from_lost(&address.to_string(), &error))),
             Err(_) => Err(Silence { refused: false, why: "it stopped answering".to_owned() }),
         }
     }
 
     async fn questions(
         &self,
-        client: &Client,
+        wire: &mut Wire,
         part: &Part,
         slots: &[RangeInclusive<u16>],
-    ) -> Result<Server, Error> {
+    ) -> Result<Server, Lost> {
         let mut server = Server { user: self.user.clone(), ..Server::default() };
         // The first one may have to wait for the connection to settle.
         for _ in 0..=PINGS {
             let began = SystemClock.instant();
-            ask(client, &["PING"], QUESTIONS_MAX).await?;
+            ask(wire, &["PING"]).await?;
             server.pings.push(SystemClock.instant() - began);
         }
         server.pings.remove(0);
         server.pings.sort_unstable();
-        server.clock = clock(client).await?;
-        let told = ask(client, &["INFO"], QUESTIONS_MAX).await?;
-        if let Some(told) = text(&told) {
+        server.clock = clock(wire).await?;
+        let told = ask(wire, &["INFO"]).await?;
+        if let Some(told) = told.text() {
             describe(&mut server, told);
         }
         // As the service finds it out: more users may ask for this than for INFO.
-        let state = ask(client, &["CLUSTER", "INFO"], QUESTIONS_MAX).await?;
-        server.cluster_mode |= text(&state).is_some_and(|text| info(text, "cluster_state").is_some());
+        let state = ask(wire, &["CLUSTER", "INFO"]).await?;
+        server.cluster_mode |= state.text().is_some_and(|text| info(text, "cluster_state").is_some());
         server.cluster_mode |=
-            self.among == Among::Unknown && is_hidden_cluster(client, &state, self.keys).await?;
-        if let Some((user, denied)) = rights(client, self.keys).await? {
+            self.among == Among::Unknown && is_hidden_cluster(wire, &state, self.keys).await?;
+        if let Some((user, denied)) = rights(wire, self.keys).await? {
             (server.user, server.denied) = (user, denied);
         }
-        server.denied.extend(rights_among(client, self.among).await?);
+        server.denied.extend(rights_among(wire, self.among).await?);
         if *part != Part::StandsBy {
-            server.script = Some(script(client, &probe_keys(slots, self.keys), server.cluster_mode).await?);
+            server.script = Some(script(wire, &probe_keys(slots, self.keys), server.cluster_mode).await?);
         }
         Ok(server)
     }
@@ -195,13 +186,12 @@ fn silence(error: &StoreError) -> Silence {
 }
 
 /// Half of the round trip is the best guess of when the server looked at its clock.
-async fn clock(client: &Client) -> Result<Option<Clock>, Error> {
+async fn clock(wire: &mut Wire) -> Result<Option<Clock>, Lost> {
     let began = SystemClock.instant();
-    let reply = ask(client, &["TIME"], QUESTIONS_MAX).await?;
+    let reply = ask(wire, &["TIME"]).await?;
     let took = SystemClock.instant() - began;
-    let Resp3Frame::Array { data, .. } = &reply else { return Ok(None) };
-    let number = |i: usize| data.get(i).and_then(text).and_then(|text| text.parse::<i64>().ok());
-    let Some((seconds, us)) = number(0).zip(number(1)) else { return Ok(None) };
+    let Some([seconds, us]) = reply.list() else { return Ok(None) };
+    let Some((seconds, us)) = seconds.number().zip(us.number()) else { return Ok(None) };
     #[expect(
         clippy::disallowed_methods,
         reason = "this machine's clock is what the server's is held against"
@@ -243,14 +233,15 @@ fn describe(server: &mut Server, told: &str) {
 }
 
 /// Runs the script as the service does, on keys of its own, and gives back what it took.
-async fn script(client: &Client, keys: &[Key], cluster_mode: bool) -> Result<Result<Script, String>, Error> {
+async fn script(wire: &mut Wire, keys: &[Key], cluster_mode: bool) -> Result<Result<Script, String>, Lost> {
     let began = SystemClock.instant();
-    let hash = match load(client, QUESTIONS_MAX).await {
+    let hash = match load(wire, QUESTIONS_MAX).await {
         Ok(hash) => hash,
-        Err(error) => return Ok(Err(error.details().to_owned())),
+        Err(Failure::Refused(why)) => return Ok(Err(why)),
+        Err(Failure::Lost(lost)) => return Err(lost),
     };
     let loading = SystemClock.instant() - began;
-    let mut run = Run { client, hash, keys, declared: Keys::Undeclared };
+    let mut run = Run { wire, hash, keys, declared: Keys::Undeclared };
     if let Err(why) = run.take().await? {
         // One slot at a time may be allowed where several are not.
         run = Run { keys: &keys[..1], declared: Keys::Declared, ..run };
@@ -287,24 +278,24 @@ fn probe_keys(slots: &[RangeInclusive<u16>], keys: &Format) -> Vec<Key> {
 
 /// Calls of the script.
 struct Run<'r> {
-    client: &'r Client,
-    hash: Bytes,
+    wire: &'r mut Wire,
+    hash: Hash,
     keys: &'r [Key],
     declared: Keys,
 }
 
 impl Run<'_> {
-    async fn take(&self) -> Result<Result<(), String>, Error> {
+    async fn take(&mut self) -> Result<Result<(), String>, Lost> {
         self.call(Cost::Spend(1.try_into().expect("1 is not 0"))).await
     }
 
     /// All of it, which deletes the keys.
-    async fn give_back(&self) -> Result<Result<(), String>, Error> {
+    async fn give_back(&mut self) -> Result<Result<(), String>, Lost> {
         self.call(Cost::Refund(HITS.into())).await
     }
 
     /// A request on each key. `Err` are the server's words, or ours for a reply that makes no sense.
-    async fn call(&self, cost: Cost) -> Result<Result<(), String>, Error> {
+    async fn call(&mut self, cost: Cost) -> Result<Result<(), String>, Lost> {
         let charge = |key: &Key| {
             // A minute, so that a key that stays behind is gone soon.
             let limit = Limit::new(Algorithm::TokenBucket, HITS, 60_000_000, None).expect("a valid limit");
@@ -314,17 +305,13 @@ impl Run<'_> {
         let requests: Vec<[Charge; 1]> = self.keys.iter().map(charge).collect();
         let requests = || requests.iter().map(<[Charge; 1]>::as_slice);
         let call = Call::new(requests(), self.declared, None);
-        let words = arguments(Value::Bytes(self.hash.clone()), &call);
-        let command = CustomCommand::new("EVALSHA".to_owned(), ClusterHash::Random, false);
-        let reply = self.client.with_options(&once(QUESTIONS_MAX)).custom_raw(command, words).await;
-        let reply = match reply {
-            // CLUSTERDOWN and its like, which are replies too.
-            Err(error) if *error.kind() == ErrorKind::Cluster => return Ok(Err(error.details().to_owned())),
-            other => other?,
-        };
-        Ok(match read("it", Ok(reply), |reply| call.answers(requests(), reply)) {
+        evalsha(self.wire.output(), &self.hash, &call);
+        let length = self.wire.wait(bounds(&call), QUESTIONS_MAX).await?;
+        let answers = read("it", self.wire.frame(length), |reply| call.answers(requests(), reply));
+        self.wire.take(length);
+        Ok(match answers {
             Err(Whole::Refused { text, .. }) => Err(text),
-            Err(Whole::Lost(error) | Whole::Garbage(error)) => Err(error.to_string()),
+            Err(Whole::Garbage(error)) => Err(error.to_string()),
             Ok(answers) => answers.into_iter().try_for_each(|answer| match answer {
                 Answer::Decided(decision) if !decision.refused => Ok(()),
                 Answer::Decided(_) => Err("it refused a hit of a limit that nobody else uses".to_owned()),
