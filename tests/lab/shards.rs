@@ -1,6 +1,6 @@
 //! A cluster that loses what it is made of.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
     chaos::{Proxy, Weather},
@@ -10,6 +10,7 @@ use crate::{
     service::{Counter, Service},
     single::PATIENT,
     support::redis::Make,
+    wait::until,
 };
 
 /// Of the shards' primaries at the start.
@@ -204,6 +205,53 @@ fn what_operators_do_on_purpose_fails_nobody() {
         );
     }
     row("all three", &[settled.to_string()]);
+    assert_eq!(failures(&book).failed, 0);
+    assert_eq!((settled.over, settled.lost), (0, 0));
+}
+
+/// Whether all nodes say the same of who owns what, and since which change.
+fn all_agree(cluster: &Cluster) -> bool {
+    let words_of = |line: &str| -> Vec<String> {
+        // Its id, its epoch and its slots.
+        let of_owner = |(i, word): (usize, &str)| matches!(i, 0 | 6 | 8..).then(|| word.to_owned());
+        line.split(' ').enumerate().filter_map(of_owner).collect()
+    };
+    let said = cluster.nodes.iter().map(|node| -> BTreeSet<Vec<String>> {
+        node.command(&["CLUSTER", "NODES"]).lines().map(words_of).collect()
+    });
+    BTreeSet::from_iter(said).len() == 1
+}
+
+#[test]
+fn slots_that_move_again_while_their_keys_are_followed_fail_nobody() {
+    let cluster = Cluster::start_as(&Plan { replicas: 0, ..Plan::usual() });
+    let service = before(&cluster, 60, "error", PATIENT);
+    let slots: BTreeSet<u16> = service.counters.iter().map(|counter| counter.slot).collect();
+    let slots = Vec::from_iter(slots);
+    let load = Load::start(&service, 2 * RATE);
+    let mut marks = vec![load.go_on(Duration::from_secs(1))];
+    let end = load.now() + whole(15, 5);
+    let mut moves = 0;
+    let mut owners: Vec<usize> = slots.iter().map(|slot| cluster.owner(*slot).unwrap()).collect();
+    for i in (0..slots.len()).cycle() {
+        // There and back, or on to the third, with nothing in between.
+        for hop in [1, 1 + moves % 2, 1] {
+            let to = (owners[i] + hop) % usize::from(SHARDS);
+            cluster.move_slot(slots[i], owners[i], to);
+            // Else nodes might claim the slot with equal epochs, and one of them would take it back.
+            until("all nodes know", || all_agree(&cluster));
+            owners[i] = to;
+            moves += 1;
+        }
+        if load.now() > end {
+            break;
+        }
+    }
+    marks.push(load.go_on(Duration::from_millis(500)));
+    let book = load.end();
+    let settled = settle(&service, &book);
+    let moving = failures(book.iter().filter(|asked| asked.at >= marks[0]));
+    row(&format!("slots moved {moves} times, on and back"), &[moving.to_string(), settled.to_string()]);
     assert_eq!(failures(&book).failed, 0);
     assert_eq!((settled.over, settled.lost), (0, 0));
 }
