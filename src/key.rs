@@ -17,15 +17,19 @@
 //!   tag, and keys spread over all shards.
 //!
 //! `CACHE_KEY_PREFIX` stands before all of it, and with `KEY_FORMAT=reference` fixed windows have other keys altogether: see
-//! [`Format`].
+//! [`Format`]. A key that is split stands for several counters, with names of their own: see `key/part.rs`.
 
 mod format;
+mod part;
+mod slot;
 
-use std::{cmp::Ordering, hash};
+use std::{cmp::Ordering, hash, num::NonZeroU8};
 
 use bytes::Bytes;
 
 pub use format::{Format, Jitter, Plain, REFERENCE_MAX};
+pub use part::SHARDS_MAX;
+pub use slot::{SLOTS, slot};
 
 use crate::limit::Limit;
 
@@ -42,6 +46,8 @@ pub struct Key {
     text: Bytes,
     /// A counter in the reference's form.
     plain: Option<Plain>,
+    /// How many counters it is split into.
+    shards: Option<NonZeroU8>,
 }
 
 impl Key {
@@ -90,7 +96,7 @@ impl Key {
             out.push(b'.');
         }
         push_identity(&mut out, limit);
-        Self { text: Bytes::from(out), plain: None }
+        Self { text: Bytes::from(out), plain: None, shards: None }
     }
 
     /// The bytes as they stand in a store.
@@ -106,13 +112,31 @@ impl Key {
     /// A key from the text of one, for tests.
     #[doc(hidden)]
     pub fn from_text(text: &str) -> Self {
-        Self { text: Bytes::copy_from_slice(text.as_bytes()), plain: None }
+        Self { text: Bytes::copy_from_slice(text.as_bytes()), plain: None, shards: None }
     }
 
     /// This name for a counter in the reference's form, for tests.
     #[doc(hidden)]
     pub fn with_plain(self, plain: Plain) -> Self {
         Self { plain: Some(plain), ..self }
+    }
+
+    /// This name for a key that is split into so many counters.
+    #[must_use]
+    pub fn in_shards(self, shards: Option<NonZeroU8>) -> Self {
+        Self { shards, ..self }
+    }
+
+    /// How many counters it is split into; `None` for one that is a counter itself.
+    pub fn shards(&self) -> Option<NonZeroU8> {
+        self.shards
+    }
+
+    /// One of the counters that it is split into, from 0; itself where it is not split.
+    #[must_use]
+    pub fn shard(&self, index: u8) -> Self {
+        let Some(of) = self.shards else { return self.clone() };
+        Self { text: Bytes::from(part::part(&self.text, index, of)), shards: None, ..*self }
     }
 
     /// What is known of a counter in the reference's form; `None` for one of our own.

@@ -147,13 +147,17 @@ impl Leases {
     /// How many hits to take ahead for a charge that is alone in its request; 0 when it is not to be leased. `lease` is the
     /// rule's own word. To be called once for each request, since it counts them.
     pub fn size(&self, charge: &Charge, lease: Option<u32>, now: Instant) -> u64 {
-        let may =
-            || charge.role == Role::Enforce && hits_of(charge).is_some() && can_be_leased(&charge.limit);
+        let may = || {
+            charge.role == Role::Enforce
+                && hits_of(charge).is_some()
+                && can_be_leased(&charge.limit)
+                // What is left of a split key is not known so well that a lease of it would be exact.
+                && charge.key.plain().is_none()
+                && charge.key.shards().is_none()
+        };
         match (lease, &self.hot) {
-            (Some(lease), _) if lease > 0 && may() && charge.key.plain().is_none() => u64::from(lease),
-            (None, Some(hot)) if may() && charge.key.plain().is_none() => {
-                hot.size(self.hasher.hash_one(&charge.key), &charge.limit, now)
-            }
+            (Some(lease), _) if lease > 0 && may() => u64::from(lease),
+            (None, Some(hot)) if may() => hot.size(self.hasher.hash_one(&charge.key), &charge.limit, now),
             _ => 0,
         }
     }

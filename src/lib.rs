@@ -8,7 +8,7 @@
 //! 0  clock limit algorithm key        pure: no tokio, no I/O, no serde; time is an argument
 //! 1  rules settings metrics           parse, don't validate; rules do no I/O but in watch and xds
 //! 2  timer store near_cache lease    tokio; Redis only under store::redis, notify only in rules::watch
-//!    and rules::{watch,xds}
+//!    split and rules::{watch,xds}
 //! 3  limiter                          generic over Clock and Store
 //! 4  proto service admin telemetry    tonic and prost only here, in server, cli and rules::xds; axum only in admin
 //! 5  server cli                       composition
@@ -29,6 +29,7 @@ pub mod timer;
 pub mod store;
 pub mod near_cache;
 pub mod lease;
+pub mod split;
 
 pub mod limiter;
 

@@ -2,7 +2,7 @@
 //!
 //! All of it is plain data without a clock, a store or a wire format, so every layer speaks the same language.
 
-use std::num::NonZeroU64;
+use std::num::{NonZeroU8, NonZeroU64};
 
 use bytes::Bytes;
 
@@ -96,6 +96,24 @@ impl Limit {
     /// How hits are counted.
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
+    }
+
+    /// One of `of` parts, from 0, that it is split into as evenly as can be: they sum up to it exactly. `None` where it is
+    /// too small to leave anything for this one.
+    pub fn part(&self, index: u8, of: NonZeroU8) -> Option<Self> {
+        let (requests, burst) = self.part_numbers(index, of);
+        if requests == 0 {
+            return None;
+        }
+        let burst = (!self.algorithm.has_window()).then_some(burst);
+        Self::new(self.algorithm, requests, self.window_us(), burst).ok()
+    }
+
+    /// The requests and the burst of a part.
+    pub(crate) fn part_numbers(&self, index: u8, of: NonZeroU8) -> (u32, u32) {
+        let of = u32::from(of.get());
+        let share = |whole: u32| whole / of + u32::from(u32::from(index) < whole % of);
+        (share(self.requests), share(self.burst))
     }
 
     /// How many requests a window grants; 0 blocks.

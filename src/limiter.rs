@@ -15,6 +15,7 @@ mod lease;
 mod naming;
 mod plan;
 mod spend;
+mod split;
 mod trouble;
 
 use std::{sync::Arc, time::Duration};
@@ -29,9 +30,10 @@ use crate::{
     lease::Leases,
     limit::{Charge, Entry},
     metrics::{Metrics, RuleSetCounters},
-    near_cache::{NearCache, Style},
+    near_cache::{HOLD_MAX, NearCache, Style},
     rules::{FailureMode, Rule, RuleSet},
     settings::Settings,
+    split::Splits,
     store::{Store, StoreError, memory::MemoryStore},
 };
 
@@ -52,6 +54,7 @@ pub struct Limiter<C, S> {
     near: Option<Arc<NearCache>>,
     /// The same.
     leases: Option<Leases>,
+    splits: Splits,
     loaded: ArcSwapOption<Loaded>,
     options: Options,
     metrics: Arc<Metrics>,
@@ -217,8 +220,9 @@ impl<C: Clock, S: Store> Limiter<C, S> {
         let leases = (!store.is_here()).then(|| {
             Leases::new(options.fleet_size, options.lease_above, metrics.leases.clone(), clock.instant())
         });
+        let splits = Splits::new(if near.is_some() { HOLD_MAX } else { Duration::ZERO });
         let (loaded, troubles) = (ArcSwapOption::empty(), Troubles::default());
-        Self { clock, store, local, near, leases, loaded, options, metrics, troubles }
+        Self { clock, store, local, near, leases, splits, loaded, options, metrics, troubles }
     }
 
     /// Puts rules in force, at once for all questions that come from now on.

@@ -7,7 +7,9 @@ mod compile;
 mod reference;
 mod tiered;
 mod terms;
+mod units;
 mod lease;
+mod shards;
 mod fields;
 mod metadata;
 mod scalar;
@@ -30,7 +32,7 @@ mod schema;
 pub mod watch;
 pub mod xds;
 
-use std::{ffi::OsStr, path::Path, sync::Arc};
+use std::{ffi::OsStr, num::NonZeroU8, path::Path, sync::Arc};
 
 pub use compile::compile;
 pub use explain::Step;
@@ -54,11 +56,18 @@ pub struct Dialect {
     pub on_store_failure: FailureMode,
     /// Whether several files may add to one domain (`MERGE_DOMAIN_CONFIG`); otherwise that is a mistake.
     pub merge_domains: bool,
+    /// Whether fixed windows are counted under the reference's names (`KEY_FORMAT=reference`).
+    pub reference_keys: bool,
 }
 
 impl Default for Dialect {
     fn default() -> Self {
-        Self { compat: false, on_store_failure: FailureMode::Error, merge_domains: false }
+        Self {
+            compat: false,
+            on_store_failure: FailureMode::Error,
+            merge_domains: false,
+            reference_keys: false,
+        }
     }
 }
 
@@ -147,6 +156,8 @@ pub struct Rule {
     pub headers: bool,
     /// How many hits to take from the store ahead of their requests; 0 for none, `None` where it is left to LEASE_ABOVE.
     pub lease: Option<u32>,
+    /// How many counters a key is split into, at least 2; `None` for one.
+    pub shards: Option<NonZeroU8>,
     /// Names of rules that this one replaces in the same request.
     pub replaces: Box<[Box<str>]>,
     /// Index into [`RuleSet::metric_labels`]: rules that share a name share their counters.

@@ -233,6 +233,7 @@ impl Settings {
             compat: self.compat,
             on_store_failure: self.store.on_failure,
             merge_domains: self.rules.merge_domains,
+            reference_keys: self.keys.reference.is_some(),
         }
     }
 

@@ -14,3 +14,5 @@ mod mistakes;
 mod oracle;
 #[path = "rules/reading.rs"]
 mod reading;
+#[path = "rules/shards.rs"]
+mod shards;

@@ -30,6 +30,9 @@ use crate::{
 /// Keys of one request: as many limits as it could be charged to.
 const KEYS_MAX: usize = 1024;
 
+/// Keys of a split limit that are shown; in JSON all are.
+const KEYS_SHOWN: usize = 2;
+
 /// How long the memory store may take, which never waits.
 const WITHIN: Duration = Duration::from_secs(1);
 
@@ -217,11 +220,23 @@ fn show_charge(terminal: &mut Terminal, planned: &Planned<'_>) {
         }
         (None, _) => format!("  rule  none: {limit}, brought along"),
     });
-    terminal.line(format!("  key   {}", planned.charge.key));
+    let keys = keys(planned);
+    for (index, key) in keys.iter().take(KEYS_SHOWN).enumerate() {
+        terminal.line(format!("  {:6}{key}", if index == 0 { "key" } else { "" }));
+    }
+    if keys.len() > KEYS_SHOWN {
+        terminal.line(format!("        and {} more, {} in all", keys.len() - KEYS_SHOWN, keys.len()));
+    }
     let modes = modes(planned);
     if !modes.is_empty() {
         terminal.line(format!("  mode  {}", modes.join("; ")));
     }
+}
+
+/// What its counters are called.
+fn keys(planned: &Planned<'_>) -> Vec<String> {
+    let key = &planned.charge.key;
+    (0..key.shards().map_or(1, u8::from)).map(|index| key.shard(index).to_string()).collect()
 }
 
 /// `50 a second, at most 100 at once (token_bucket)`
@@ -266,6 +281,9 @@ fn modes(planned: &Planned<'_>) -> Vec<String> {
             Some(0) => modes.push("lease: 0, each hit asks the store".into()),
             Some(lease) => modes.push(format!("lease: up to {lease} hits are taken ahead, and spent here")),
         }
+        if let Some(shards) = planned.charge.key.shards() {
+            modes.push(format!("shards: {shards} counters, each of a part of the limit"));
+        }
     }
     modes
 }
@@ -302,6 +320,7 @@ fn way_json(way: &Way<'_>) -> Value {
             "windowMicros": limit.window_us(),
             "burst": limit.burst(),
             "key": planned.charge.key.to_string(),
+            "keys": keys(planned),
             "modes": modes(planned),
         })
     });

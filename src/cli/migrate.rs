@@ -143,6 +143,7 @@ fn rules(
         compat,
         on_store_failure: FailureMode::Error,
         merge_domains: environment.is("MERGE_DOMAIN_CONFIG", "true"),
+        ..Dialect::default()
     };
     match compile(&there, dialect).and_then(|_| compile(&here, dialect)) {
         Ok(compiled) => {

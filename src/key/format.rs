@@ -77,7 +77,7 @@ impl Format {
         let spread = FixedState::default().hash_one(&text).checked_rem(u64::from(jitter)).unwrap_or(0);
         let ends_in_us = NonZeroU64::new(limit.window_us() - elapsed_us)?;
         let kept_us = NonZeroU64::new(limit.window_us() + spread * 1_000_000)?;
-        Some(Key { text: Bytes::from(text), plain: Some(Plain { ends_in_us, kept_us }) })
+        Some(Key { text: Bytes::from(text), plain: Some(Plain { ends_in_us, kept_us }), shards: None })
     }
 }
 

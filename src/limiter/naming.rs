@@ -39,7 +39,7 @@ impl Naming<'_> {
     }
 
     fn own(&self, found: &Found<'_>, rule: &Rule, limit: &Limit) -> Key {
-        self.format.own(found.key(self.domain, self.entries, rule, limit))
+        self.format.own(found.key(self.domain, self.entries, rule, limit)).in_shards(rule.shards)
     }
 
     fn shared_override(&self, found: &Found<'_>, limit: &Limit) -> Option<Key> {

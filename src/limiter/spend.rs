@@ -127,7 +127,11 @@ impl<C: Clock, S: Store> Limiter<C, S> {
             let shard = "(not asked, since the caller waits no longer)".to_owned();
             return Err(StoreError::Timeout { shard, after: within });
         }
-        let decided = self.store.spend(charges, within).await;
+        let decided = if charges.iter().any(|charge| charge.key.shards().is_some()) {
+            Box::pin(self.spend_split(charges, within)).await
+        } else {
+            self.store.spend(charges, within).await
+        };
         if let Some(near) = &self.near {
             let heard = self.clock.instant();
             if let Ok(decision) = &decided {

@@ -2,6 +2,7 @@
 
 mod lost;
 mod near;
+mod split;
 
 use std::{
     collections::BTreeMap,
@@ -110,8 +111,7 @@ impl<S: Store> Harness<S> {
         look: impl FnOnce(Result<Answer<'_>, AskError>) -> T,
     ) -> T {
         let loaded = self.limiter.loaded().expect("rules were loaded");
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        look(runtime.block_on(self.limiter.ask(&loaded, question, within)))
+        look(block_on(self.limiter.ask(&loaded, question, within)))
     }
 
     fn ask(&self, question: &Question) -> String {
@@ -121,6 +121,10 @@ impl<S: Store> Harness<S> {
     fn pass(&self, us: u64) {
         self.time.fetch_add(us, Ordering::Relaxed);
     }
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
 }
 
 fn question(domain: &str, descriptors: &[Descriptor]) -> Question {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Counts, Domain, Form, Rule, RuleSet, terms};
+use super::{Counts, Domain, Form, Rule, RuleSet, units};
 
 impl RuleSet {
     /// How many domains, limits and tenants there are.
@@ -26,7 +26,7 @@ impl RuleSet {
             let mut line = format!(
                 "{}.{name}: unit={} requests_per_unit={}, shadow_mode: {}, quota_mode: {}",
                 domain.name,
-                rule.limit.map_or("UNKNOWN", |_| terms::unit_name(rule.shown.1)),
+                rule.limit.map_or("UNKNOWN", |_| units::unit_name(rule.shown.1)),
                 rule.written.requests,
                 rule.written.shadow,
                 rule.written.quota,
@@ -43,6 +43,9 @@ impl RuleSet {
             }
             if let Some(lease) = rule.lease {
                 line += &format!(", lease: {lease}");
+            }
+            if let Some(shards) = rule.shards {
+                line += &format!(", shards: {shards}");
             }
             line
         };
@@ -104,6 +107,7 @@ fn rule_json(name: &str, rule: &Rule) -> Value {
         "shadow_mode": rule.written.shadow,
         "quota_mode": rule.written.quota,
         "lease": rule.lease,
+        "shards": rule.shards,
         "on_store_failure": rule.on_store_failure.as_str(),
         "file": *rule.at.0,
         "line": rule.at.1,

@@ -5,7 +5,7 @@ use super::{
     mistake::quote,
     yaml::Node,
 };
-use crate::limit::{Algorithm, Limit};
+use crate::limit::{Algorithm, Limit, Role};
 
 /// `lease:` of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,5 +48,26 @@ pub(super) fn read(reader: &mut Reader<'_>, fields: &Fields<'_>) -> Option<Lease
             reader.mistake(node, message, "write 1% to 100%, in whole hundredths, or a number of hits");
             None
         }
+    }
+}
+
+/// Only what refuses by itself is leased.
+pub(super) fn warn_of_no_effect(reader: &mut Reader<'_>, lease: Option<u32>, role: Role, at: &Node) {
+    let what = match role {
+        Role::Enforce => return,
+        Role::Shadow => "a limit that refuses nobody",
+        Role::Quota => "a quota",
+    };
+    if lease.is_some_and(|hits| hits > 0) {
+        let message = format!("`lease` has no effect on {what}: each of its hits asks the store");
+        reader.warn(at, message, "take it out, or enforce the limit");
+    }
+}
+
+/// Only requests of one limit are leased.
+pub(super) fn warn_of_several(reader: &mut Reader<'_>, lease: Option<u32>, at: &Node) {
+    if lease.is_some_and(|hits| hits > 0) {
+        let message = "`lease` has no effect on a limit that is always charged together with others";
+        reader.warn(at, message, "take it out: requests of several limits ask the store each time");
     }
 }

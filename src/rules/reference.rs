@@ -82,8 +82,9 @@ pub(super) const LIMIT: Grammar = Grammar {
         "mode",
         "headers",
         "lease",
+        "shards",
     ],
-    later: &["shards", "reserve", "max_delay", "release_after"],
+    later: &["reserve", "max_delay", "release_after"],
     open: false,
 };
 

@@ -19,7 +19,7 @@ mod tests {
     };
 
     /// Mistakes that a schema cannot see.
-    const BEYOND_A_SCHEMA: [&str; 22] = [
+    const BEYOND_A_SCHEMA: [&str; 23] = [
         "alias-in-its-anchor",
         "buckets-without-names",
         "csv",
@@ -38,6 +38,7 @@ mod tests {
         "not-yaml-tab",
         "tier-field-twice",
         "tier-limits-too-many",
+        "tier-shards",
         "tier-twice",
         "too-deep",
         "tier-two-documents",

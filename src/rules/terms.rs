@@ -1,11 +1,14 @@
 //! What both forms say of a limit in the same words: periods and rates, algorithms, modes, what to do without a store.
 
+use std::num::NonZeroU8;
+
 use super::{
     FailureMode, Unit,
     fields::{Fields, Reader},
     lease::{self, Lease},
     mistake::quote,
-    words::{list_of, nearest},
+    shards,
+    words::list_of,
     yaml::Node,
 };
 use crate::limit::{Algorithm, Limit, LimitError, OnRefusal, Role, WAIT_MAX_US, WINDOW_MAX_US};
@@ -69,6 +72,7 @@ pub(super) struct Terms {
     pub(super) on_store_failure: Option<FailureMode>,
     pub(super) headers: Option<bool>,
     pub(super) lease: Option<Lease>,
+    pub(super) shards: Option<NonZeroU8>,
 }
 
 impl Terms {
@@ -80,7 +84,8 @@ impl Terms {
             .and_then(|node| reader.word(node, "`on_store_failure`", &FAILURE_MODES));
         let headers = fields.get("headers").filter(|node| !reader.is_null(node));
         let headers = headers.map(|node| reader.flag(node, "`headers`"));
-        Self { mode, on_store_failure, headers, lease: lease::read(reader, fields) }
+        let (lease, shards) = (lease::read(reader, fields), shards::read(reader, fields));
+        Self { mode, on_store_failure, headers, lease, shards }
     }
 
     /// Whether any of them is said.
@@ -89,6 +94,7 @@ impl Terms {
             || self.on_store_failure.is_some()
             || self.headers.is_some()
             || self.lease.is_some()
+            || self.shards.is_some()
     }
 
     /// What is not said here is as said there.
@@ -98,6 +104,7 @@ impl Terms {
             on_store_failure: self.on_store_failure.or(other.on_store_failure),
             headers: self.headers.or(other.headers),
             lease: self.lease.or(other.lease),
+            shards: self.shards.or(other.shards),
         }
     }
 }
@@ -164,7 +171,7 @@ pub(super) fn limit(reader: &mut Reader<'_>, numbers: &Numbers<'_>) -> Option<Li
 }
 
 /// Whether the debt of a whole burst is more time than gcra keeps: it would silently grant less than it says.
-fn forgets_its_debt(limit: &Limit) -> bool {
+pub(super) fn forgets_its_debt(limit: &Limit) -> bool {
     let (tokens, us) = limit.reduced();
     let whole_us = u128::from(limit.burst()) * u128::from(us) / u128::from(tokens.max(1));
     limit.algorithm() == Algorithm::Gcra && limit.requests() > 0 && whole_us >= u128::from(WAIT_MAX_US)
@@ -289,35 +296,6 @@ pub(super) fn policy_name(name: &str) -> Box<str> {
     const POLICY_MAX: usize = 128;
     let clean = |c: char| if matches!(c, ' '..='~') && c != '"' && c != '\\' { c } else { '_' };
     name.chars().take(POLICY_MAX).map(clean).collect()
-}
-
-/// The reference's units, in any case (`config-each-unit`).
-pub(super) fn unit_word(text: &str) -> Option<Unit> {
-    const WORDS: [&str; 7] = ["second", "minute", "hour", "day", "week", "month", "year"];
-    let found = WORDS.iter().position(|word| text.eq_ignore_ascii_case(word))?;
-    Some(Unit::ALL[found])
-}
-
-/// How to mend a unit that is none.
-pub(super) fn unit_help(text: &str) -> String {
-    const WORDS: [&str; 7] = ["second", "minute", "hour", "day", "week", "month", "year"];
-    match nearest(text, &WORDS) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => format!("it is one of {}; or write a `window`, such as `30s`", list_of(&WORDS)),
-    }
-}
-
-/// A unit's name as the reference's `/rlconfig` writes it.
-pub(super) fn unit_name(unit: Unit) -> &'static str {
-    match unit {
-        Unit::Second => "SECOND",
-        Unit::Minute => "MINUTE",
-        Unit::Hour => "HOUR",
-        Unit::Day => "DAY",
-        Unit::Week => "WEEK",
-        Unit::Month => "MONTH",
-        Unit::Year => "YEAR",
-    }
 }
 
 #[cfg(test)]

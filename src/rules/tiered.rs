@@ -66,6 +66,7 @@ pub(super) const TENANT: Grammar = Grammar {
         "mode",
         "headers",
         "lease",
+        "shards",
         "name",
         "per",
         "routes",
@@ -85,7 +86,7 @@ pub(super) const LIMIT: Grammar = Grammar {
     open: false,
 };
 
-const LATER: [&str; 4] = ["shards", "reserve", "max_delay", "release_after"];
+const LATER: [&str; 3] = ["reserve", "max_delay", "release_after"];
 
 /// The rules of one domain.
 #[derive(Debug)]

@@ -141,6 +141,7 @@ mod tests {
             on_store_failure: FailureMode::Error,
             headers,
             lease: None,
+            shards: None,
             replaces: [].into(),
             metric: 0,
             detail: None,

@@ -5,9 +5,11 @@ use super::{
         RULES_MAX, Rule, Written,
         describe::period,
         fields::Fields,
-        metadata,
+        lease, metadata,
         mistake::quote,
+        shards::{self, Beside},
         terms::{self, Mode, Numbers, Terms},
+        units,
         yaml::Node,
     },
     Form, LIMIT, Marks, Path, REPLACED,
@@ -45,6 +47,9 @@ impl Form<'_, '_> {
             let Some(mut rule) = self.limit(node, path, marks) else { continue };
             rule.metadata.clone_from(&metadata);
             self.tell_apart(&mut rule, &rules, node, path);
+            if nodes.len() > 1 {
+                lease::warn_of_several(self.reader, rule.lease, node);
+            }
             rules.push(rule);
         }
         rules
@@ -104,9 +109,12 @@ impl Form<'_, '_> {
         let replaces = self.replaces(&fields, name.as_deref());
         let terms = Terms::read(self.reader, &fields);
         let limit = if unlimited { self.unlimited(&fields) } else { self.numbers(&fields, requests) };
-        let lease =
-            terms.lease.and_then(|lease| lease.hits(self.reader, limit, fields.key("lease").unwrap_or(node)));
+        let at = |name| fields.key(name).unwrap_or(node);
+        let lease = terms.lease.and_then(|lease| lease.hits(self.reader, limit, at("lease")));
+        let beside = Beside { limit, lease, of_the_reference: true };
+        let shards = shards::of(self.reader, terms.shards, beside, at("shards"));
         let (role, on_refusal) = self.consequences(&fields, terms, marks);
+        lease::warn_of_no_effect(self.reader, lease, role, at("lease"));
         let requests = requests.unwrap_or(0);
         Some(Rule {
             limit,
@@ -118,6 +126,7 @@ impl Form<'_, '_> {
             on_store_failure: terms.on_store_failure.unwrap_or(self.reader.dialect.on_store_failure),
             headers: terms.headers.unwrap_or(true),
             lease,
+            shards,
             replaces,
             metric: self.labels.get(self.domain, &path.name),
             detail: path.detail(marks.detailed),
@@ -133,11 +142,20 @@ impl Form<'_, '_> {
     /// An unlimited limit has no numbers. The reference minds a unit that it knows, and passes over the rest
     /// (`config-unlimited-with-a-wrong-unit`).
     fn unlimited(&mut self, fields: &Fields<'_>) -> Option<Limit> {
-        for name in ["unit", "requests_per_unit", "algorithm", "burst", "window", "unit_multiplier", "lease"]
-        {
+        const NUMBERS: [&str; 8] = [
+            "unit",
+            "requests_per_unit",
+            "algorithm",
+            "burst",
+            "window",
+            "unit_multiplier",
+            "lease",
+            "shards",
+        ];
+        for name in NUMBERS {
             let (Some(key), Some(value)) = (fields.key(name), fields.get(name)) else { continue };
             let passed_over = match name {
-                "unit" => value.scalar().is_none_or(|text| terms::unit_word(text).is_none()),
+                "unit" => value.scalar().is_none_or(|text| units::unit_word(text).is_none()),
                 "requests_per_unit" => true,
                 _ => false,
             };
@@ -183,7 +201,7 @@ impl Form<'_, '_> {
         }
         let node = fields.get("unit").unwrap_or(fields.at);
         let text = fields.get("unit").and_then(|node| reader.text(node, "`unit`")).unwrap_or("");
-        let Some(unit) = terms::unit_word(text) else {
+        let Some(unit) = units::unit_word(text) else {
             match text {
                 "" => reader.mistake(
                     node,
@@ -193,7 +211,7 @@ impl Form<'_, '_> {
                 _ => reader.mistake(
                     node,
                     format!("no unit is called `{}`", quote(text)),
-                    terms::unit_help(text),
+                    units::unit_help(text),
                 ),
             }
             return None;

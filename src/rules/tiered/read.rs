@@ -10,7 +10,9 @@ use super::{
         RULES_MAX, Rule, Written,
         fields::{Fields, Grammar, Named, Reader},
         labels::Labels,
+        lease,
         mistake::quote,
+        shards::{self, Beside},
         table::{Table, TableBuilder},
         terms::{self, Mode},
         words::{list_of, nearest},
@@ -183,11 +185,13 @@ impl<'n> Form<'_, '_, 'n> {
             .iter()
             .map(|(limit, spec)| (limit.name, spec.clone().terms_or(terms)))
             .collect();
-        let at = (self.reader.file.clone(), tier.named.key.line);
-        self.too_many(&further, tier.named.key);
+        let key = tier.named.key;
+        let at = (self.reader.file.clone(), key.line);
+        self.too_many(&further, key);
         self.add_rule(&main, name, What::Main);
         let routes = self.add_routes(name, &routes);
         let further = self.add_further(name, &further);
+        self.warn_of_leases(first, &further, key);
         let own = first..self.rules.len();
         let title: Box<str> = name.into();
         self.profiles.push(Profile {
@@ -238,9 +242,13 @@ impl<'n> Form<'_, '_, 'n> {
         let mode = spec.terms.mode.unwrap_or(Mode::Enforce);
         let requests = spec.requests();
         let lease = spec.terms.lease.and_then(|lease| lease.hits(self.reader, limit, spec.at));
+        lease::warn_of_no_effect(self.reader, lease, mode.role(), spec.at);
+        let beside = Beside { limit, lease, of_the_reference: false };
+        let shards = shards::of(self.reader, spec.terms.shards, beside, spec.at);
         self.rules.push(Rule {
             limit,
             lease,
+            shards,
             name: spec.name.map(Into::into),
             policy: terms::policy_name(spec.name.unwrap_or(&label)),
             shown: (requests, terms::unit_of(limit.map_or(0, |limit| limit.window_us()))),
@@ -261,6 +269,14 @@ impl<'n> Form<'_, '_, 'n> {
             at: (self.reader.file.clone(), spec.at.line),
             written: Written { requests, shadow: mode != Mode::Enforce, quota: false },
         });
+    }
+
+    /// A further limit is charged with each request, and requests of several limits are not leased.
+    fn warn_of_leases(&mut self, first: usize, further: &Range<usize>, at: &Node) {
+        let lease = self.rules[first..].iter().filter_map(|rule| rule.lease).max();
+        if !further.is_empty() {
+            lease::warn_of_several(self.reader, lease, at);
+        }
     }
 
     fn default_tier(&mut self, fields: &Fields<'n>) -> Option<usize> {

@@ -1,9 +1,6 @@
-//! Which slot a key is in, and who has which slots: what Redis Cluster calls its slot map.
+//! Who has which slots: what Redis Cluster calls its slot map.
 //!
-//! A key's slot is CRC16 (XMODEM: polynomial 0x1021, from 0, not reflected) of the key, or of what stands in its first
-//! `{…}` where that is not empty, modulo 16,384 (the cluster specification, "Key distribution model").
-//!
-//! The map is read off `CLUSTER SHARDS`, and before Redis 7 off `CLUSTER SLOTS`. A node may announce a host name
+//! It is read off `CLUSTER SHARDS`, and before Redis 7 off `CLUSTER SLOTS`. A node may announce a host name
 //! (`cluster-announce-hostname` with `cluster-preferred-endpoint-type hostname`), or nothing at all: then it has the host
 //! of the node that was asked. Nothing is asked of a reply but that it reads so; what makes no sense is left out.
 
@@ -11,42 +8,7 @@ use std::{fmt, ops::RangeInclusive};
 
 use super::resp::Value;
 
-/// How many there are.
-pub(super) const SLOTS: usize = 16_384;
-
-/// The slot of a key.
-pub(super) fn slot(key: &[u8]) -> u16 {
-    crc16(tag(key)) % SLOTS as u16
-}
-
-/// The part of a key that is hashed.
-fn tag(key: &[u8]) -> &[u8] {
-    let Some(open) = key.iter().position(|byte| *byte == b'{') else { return key };
-    match key[open + 1..].iter().position(|byte| *byte == b'}') {
-        None | Some(0) => key,
-        Some(length) => &key[open + 1..][..length],
-    }
-}
-
-fn crc16(bytes: &[u8]) -> u16 {
-    bytes.iter().fold(0, |crc, byte| (crc << 8) ^ TABLE[usize::from((crc >> 8) as u8 ^ byte)])
-}
-
-const TABLE: [u16; 256] = {
-    let mut table = [0; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        let mut crc = (byte as u16) << 8;
-        let mut bit = 0;
-        while bit < 8 {
-            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
-            bit += 1;
-        }
-        table[byte] = crc;
-        byte += 1;
-    }
-    table
-};
+pub(super) use crate::key::{SLOTS, slot};
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -230,25 +192,6 @@ mod tests {
         }
         assert_eq!(Endpoint::parse("?:1", "asked"), Some(at("asked", 1)));
         assert_eq!(Endpoint::parse(":1", ""), None);
-    }
-
-    #[test]
-    fn slots_are_those_of_the_specification() {
-        // CRC16 of 123456789 is 0x31C3; the rest is what CLUSTER KEYSLOT answers.
-        assert_eq!(crc16(b"123456789"), 0x31C3);
-        for (key, want) in [
-            ("", 0),
-            ("foo", 12182),
-            ("bar", 5061),
-            ("{foo}bar", 12182),
-            ("x{foo}{bar}", 12182),
-            ("{}foo", 9500),
-            ("foo{}{bar}", 8363),
-            ("foo{{bar}}zap", 4015),
-            ("foo{bar", 15278),
-        ] {
-            assert_eq!(slot(key.as_bytes()), want, "{key}");
-        }
     }
 
     #[test]

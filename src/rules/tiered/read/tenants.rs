@@ -81,6 +81,7 @@ impl<'n> Form<'_, '_, 'n> {
         let main = if has_main { first } else { of_tier.main };
         let further =
             if further.is_empty() { of_tier.further.clone() } else { self.add_further(name, &further) };
+        self.warn_of_leases(first, &further, named.key);
         self.profiles.push(Profile {
             tier: name.into(),
             title: format!("{entry}_{}", named.name).into(),
