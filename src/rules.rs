@@ -42,6 +42,7 @@ pub use mistake::{Level, Mistake, Mistakes};
 pub use reference::DESCRIPTORS_DEEP_MAX;
 pub use schema::SCHEMA;
 pub use tenants::TENANT_MAX;
+pub(crate) use words::misspelt;
 pub use yaml::{DEPTH_MAX, FILE_MAX, NODES_MAX};
 
 use self::{table::Table, tiered::Tiers, tree::Tree};

@@ -126,6 +126,7 @@ impl fmt::Display for Failure {
 
 fn start(settings: &Settings, metrics: &Arc<Metrics>) -> Result<(), Failure> {
     tell_ignored();
+    settings.idle.iter().for_each(|line| tracing::warn!("{line}"));
     loading::check(settings)?;
     let mapper = mapper(settings)?;
     let (spans, _last_spans) = traces(settings, metrics)?;
@@ -292,7 +293,7 @@ impl Signals {
     }
 }
 
-/// One line for all variables of the reference that have no effect here.
+/// One line for all variables of the reference that have no effect here, and one for those that look like ours.
 fn tell_ignored() {
     let variables: Vec<(String, String)> = env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -300,5 +301,9 @@ fn tell_ignored() {
     let ignored = settings::ignored(variables.iter().map(|(name, value)| (name.as_str(), value.as_str())));
     if !ignored.is_empty() {
         tracing::warn!("without effect here, known from envoyproxy/ratelimit: {}", settings::shown(&ignored));
+    }
+    let strange = settings::strange(variables.iter().map(|(name, _)| name.as_str()));
+    if !strange.is_empty() {
+        tracing::warn!("no settings, and without effect: {}", settings::told(&strange));
     }
 }

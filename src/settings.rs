@@ -23,6 +23,7 @@ mod stats;
 mod traces;
 mod listen;
 mod ignored;
+mod strange;
 
 use std::{
     num::{NonZeroU32, NonZeroUsize},
@@ -35,6 +36,7 @@ pub use listen::{Endpoint, GrpcAge, GrpcAt, GrpcClients, GrpcTls, Listen, is_abs
 pub use raw::{RawSettings, SettingsError};
 pub use redis::{Redis, RedisAuth, RedisServer, RedisTls, RedisType, Secret, Socket};
 pub use stats::{Prometheus, Protocol, Stats, Statsd};
+pub use strange::{Strange, strange, told};
 pub use table::table;
 pub use traces::{Tracing, TracingProtocol};
 pub use xds::{Source, Xds, XdsBackoff, XdsTls};
@@ -87,6 +89,8 @@ pub struct Settings {
     pub in_flight_max: NonZeroUsize,
     /// How long requests in flight have after SIGTERM.
     pub shutdown_timeout: Duration,
+    /// What is set and has no effect beside the others, a line each.
+    pub idle: Vec<&'static str>,
 }
 
 /// Where the rules are and how they are read.
@@ -277,6 +281,7 @@ impl Settings {
             threads: read.one("THREADS", values::threads)?,
             in_flight_max: read.one("IN_FLIGHT_MAX", values::count)?,
             shutdown_timeout: read.one("SHUTDOWN_TIMEOUT", values::duration)?,
+            idle: listen::idle(&read),
         })
     }
 }

@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, fmt::Debug, process::Command};
 use clap::{Args, FromArgMatches};
 use tollgate::settings::{
     Backend, Headers, Level, Numbers, Prometheus, RawSettings, Reset, RetryAfter, Settings, Source, Statsd,
-    ignored, shown, table, table::Kind, values,
+    ignored, shown, strange, table, table::Kind, told, values,
 };
 
 /// What one row of the table does.
@@ -554,6 +554,54 @@ fn a_rediss_address_takes_its_authorities_and_certificates_without_redis_tls() {
 fn of_the_reference() -> Vec<(&'static str, &'static str)> {
     let lines = include_str!("fixtures/reference.env").lines().filter(|line| !line.starts_with('#'));
     lines.map(|line| line.split_once('=').unwrap()).collect()
+}
+
+#[test]
+fn a_misspelt_variable_is_told_with_the_name_that_was_meant() {
+    let names = [
+        "TOLLGATE_RULE",
+        "TOLLGATE_REDIS_URL",
+        "TOLLGATE_COLOUR",
+        "TOLLGATE_REDIS_ULR",
+        "REDIS_ULR",
+        "LIMIT_HEADER",
+        "GRPCPORT",
+        // Settings, other people's, and what Kubernetes sets beside a service of our name.
+        "TOLLGATE_RULES",
+        "REDIS_URL",
+        "REDIS_POOL_SIZE",
+        "PATH",
+        "HOSTS",
+        "REDIS_HOST",
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "TOLLGATE_PORT",
+        "TOLLGATE_SERVICE_HOST",
+        "TOLLGATE_SERVICE_PORT_GRPC",
+        "TOLLGATE_PORT_8081_TCP",
+        "TOLLGATE_GRPC_PORT_8081_TCP_ADDR",
+        "TOLLGATE_GRPC_PORT",
+        "REDIS_URLS_PORT_6379_TCP",
+    ];
+    assert_eq!(
+        told(&strange(names)),
+        "GRPCPORT (did you mean GRPC_PORT?), LIMIT_HEADER (did you mean LIMIT_HEADERS?), \
+         REDIS_ULR (did you mean REDIS_URL?), TOLLGATE_COLOUR, TOLLGATE_REDIS_ULR (did you mean REDIS_URL?), \
+         TOLLGATE_REDIS_URL (did you mean REDIS_URL?), TOLLGATE_RULE (did you mean TOLLGATE_RULES?)"
+    );
+    for row in table() {
+        assert_eq!(strange([row.name]), [], "{}", row.name);
+    }
+    for (name, _) in of_the_reference() {
+        assert_eq!(strange([name]), [], "{name}");
+    }
+}
+
+#[test]
+fn permissions_of_a_socket_that_is_not_there_are_told() {
+    let idle = |raw: RawSettings| Settings::compile(&raw).unwrap().idle;
+    let mode = RawSettings::default().with("GRPC_UDS_MODE", "660");
+    assert!(matches!(idle(mode.clone())[..], [line] if line.contains("set GRPC_UDS, or take it away")));
+    assert_eq!(idle(mode.with("GRPC_UDS", "/run/grpc.sock")), [""; 0]);
 }
 
 #[test]

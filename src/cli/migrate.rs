@@ -26,7 +26,7 @@ use crate::{
         Dialect, FailureMode, Files, Which, compile,
         watch::{Dir, DirError, Reading},
     },
-    settings::{RawSettings, Settings, SettingsError, ignored},
+    settings::{RawSettings, Settings, SettingsError, ignored, strange as slips, told},
 };
 use differences::{Difference, Rules};
 use environment::{Environment, is_ours};
@@ -129,7 +129,7 @@ fn rules(
     let unreadable = |why: DirError| Failure::usage(why.to_string());
     let (there, here) = (Reading::of(&there).map_err(unreadable)?, Reading::of(&here).map_err(unreadable)?);
     let (names, read) = (there.list(), here.list());
-    let unread: Vec<String> = names.iter().filter(|name| !read.contains(name)).cloned().collect();
+    let mut unread: Vec<String> = names.iter().filter(|name| !read.contains(name)).cloned().collect();
     let has = |word: &[u8]| {
         let bytes = |name: &String| there.read(name).unwrap_or_default();
         names.iter().any(|name| bytes(name).windows(word.len()).any(|part| part == word))
@@ -157,6 +157,9 @@ fn rules(
         }
         Err(mistakes) => {
             terminal.line(format!("rules  {}: refused", count(names.len(), "file")));
+            let mistakes = mistakes.to_string();
+            // Their mistakes say why they are not meant to be read.
+            unread.retain(|name| !mistakes.contains(&format!("--> {name}:")));
             report.cannot.push(format!("rules that are refused, as in the reference:\n{mistakes}"));
         }
     }
@@ -178,11 +181,16 @@ fn variables(environment: &Environment, report: &mut Report, terminal: &mut Term
     let not_needed: Vec<&str> = names().filter(|name| unneeded(name)).collect();
     let strange: Vec<&str> =
         names().filter(|name| !is_ours(name) && ignored([(*name, "1")]).is_empty()).collect();
+    let mut slips = slips(strange.iter().copied());
+    slips.retain(|slip| slip.meant.is_some());
     terminal.line(format!("environment  {}", count(known.len() + environment.unseen.len(), "variable")));
     for (what, names) in [("stays", stays), ("needed no more", not_needed), ("known to neither", strange)] {
         if !names.is_empty() {
             terminal.line(format!("  {what}: {}", names.join(", ")));
         }
+    }
+    if !slips.is_empty() {
+        terminal.line(format!("  misspelt: {}", told(&slips)));
     }
     for (name, from) in &environment.unseen {
         terminal.line(format!("  not seen: {name} ({from})"));

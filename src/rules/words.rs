@@ -23,6 +23,15 @@ pub(super) fn nearest<'n>(name: &str, names: &[&'n str]) -> Option<&'n str> {
     (far(&near) * 2 <= wanted.len().min(near.len())).then_some(near)
 }
 
+/// The name that was meant, if it was: equal but for case, `_` and `-`, or one letter away.
+pub(crate) fn misspelt<'n>(name: &str, names: &[&'n str]) -> Option<&'n str> {
+    let near = nearest(name, names)?;
+    let letters = |name: &str| -> Vec<char> {
+        name.to_lowercase().chars().filter(|c| !matches!(c, '_' | '-')).collect()
+    };
+    (distance(&letters(name), &letters(near)) <= 1).then_some(near)
+}
+
 /// How many letters must be added, dropped, changed or swapped with their neighbour.
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut before: Vec<usize> = Vec::new();

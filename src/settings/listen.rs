@@ -103,6 +103,13 @@ pub(super) fn listen(read: &Reader<'_>, compat: bool) -> Result<Listen, Settings
     })
 }
 
+/// What has no effect beside the others.
+pub(super) fn idle(read: &Reader<'_>) -> Vec<&'static str> {
+    let of_no_socket = read.given("GRPC_UDS_MODE").is_some() && read.given("GRPC_UDS").is_none();
+    let line = "GRPC_UDS_MODE (--grpc-uds-mode): without effect, since gRPC is on a port: set GRPC_UDS, or take it away";
+    Vec::from_iter(of_no_socket.then_some(line))
+}
+
 /// A socket stands instead of the port, as in the reference.
 fn grpc(read: &Reader<'_>, port: Endpoint) -> Result<GrpcAt, SettingsError> {
     let mode = read.opt("GRPC_UDS_MODE", file_mode)?;

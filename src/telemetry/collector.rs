@@ -18,6 +18,7 @@ use crate::settings::TracingProtocol;
 /// # Errors
 /// Which variable is wrong, and why, in one line.
 pub(super) fn exporter(protocol: TracingProtocol) -> Result<SpanExporter, String> {
+    check_timeout()?;
     let files = Files::read()?;
     let built = match protocol {
         TracingProtocol::Grpc => {
@@ -37,6 +38,16 @@ pub(super) fn exporter(protocol: TracingProtocol) -> Result<SpanExporter, String
         }
     };
     built.map_err(|error| format!("TRACING_ENABLED: {}", shown(error.to_string())))
+}
+
+/// The library takes its default in place of what it cannot read, and says nothing.
+fn check_timeout() -> Result<(), String> {
+    match variable("TIMEOUT") {
+        Some((name, text)) if text.parse::<u64>().is_err() => {
+            Err(format!("{name}: `{}` is wrong: write milliseconds, such as `10000`", text.escape_debug()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// An error repeats the address that it is about, and in that there may be a password.

@@ -170,6 +170,8 @@ fn what_cannot_be_taken_over_is_2_with_every_reason() {
         "{}",
         told.stdout
     );
+    // Once, with what is wrong in it.
+    assert!(!told.stdout.contains("not read here"), "{}", told.stdout);
 }
 
 const LIMITS: &str = "\

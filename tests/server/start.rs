@@ -120,6 +120,20 @@ async fn variables_of_the_reference_without_effect_are_told_in_one_line() {
 }
 
 #[tokio::test]
+async fn variables_that_look_like_settings_are_told_in_one_line_without_their_values() {
+    let settings =
+        [("REDIS_ULR", "redis://:s3cret@h"), ("TOLLGATE_RULE", "s3cret"), ("GRPC_UDS_MODE", "660")];
+    let mut service = Service::start(&[("rules.yaml", RULES)], &settings);
+    let line = service.served.line("no settings, and without effect");
+    assert!(
+        line.ends_with("REDIS_ULR (did you mean REDIS_URL?), TOLLGATE_RULE (did you mean TOLLGATE_RULES?)"),
+        "{line}"
+    );
+    service.served.line("GRPC_UDS_MODE (--grpc-uds-mode): without effect");
+    assert!(!service.served.log().contains("s3cret"));
+}
+
+#[tokio::test]
 async fn a_log_for_machines_is_json_line_by_line() {
     let rules = tempfile::tempdir().unwrap();
     let mut served = tollgate::Served::start(rules.path(), &[("LOG_FORMAT", "json")]);

@@ -286,3 +286,18 @@ fn a_wrong_variable_of_opentelemetry_ends_with_64_and_its_name() {
         }
     }
 }
+
+#[test]
+fn a_timeout_of_the_collector_that_is_no_number_ends_the_start_with_64() {
+    let rules = tempfile::tempdir().unwrap();
+    let mut command = command();
+    command.args(["serve", "--grpc-port", "0"]).env("TOLLGATE_RULES", rules.path());
+    command.env("TRACING_ENABLED", "true").env("OTEL_EXPORTER_OTLP_TIMEOUT", "abc");
+    let told = ended(&mut command);
+    assert_eq!(told.code, Some(64), "{}", told.stderr);
+    let last = told.stderr.lines().last().unwrap();
+    assert_eq!(
+        last,
+        "tollgate: OTEL_EXPORTER_OTLP_TIMEOUT: `abc` is wrong: write milliseconds, such as `10000`"
+    );
+}
