@@ -24,6 +24,7 @@ mod connection;
 mod deal;
 mod http2;
 mod front;
+mod awaited;
 mod exchange;
 mod held;
 mod health;

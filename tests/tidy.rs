@@ -62,6 +62,7 @@ const PARTS: &[Part] = &[
     // 5: composition.
     part(5, "server",          "arc_swap bytes h2 http hyper hyper_util socket2 tokio tokio_rustls tonic tonic_health tonic_reflection tower tracing"),
     part(5, "server/http2",    "bytes futures_util h2 http tokio"),
+    part(5, "server/awaited",  "bytes h2 pin_project_lite tonic"),
     part(5, "server/exchange", "bytes h2 http http_body tokio tonic tracing"),
     part(5, "cli",             "bytes clap clap_complete http hyper_util prost prost_types serde serde_json tokio tokio_rustls tonic tower"),
     part(5, "cli/bench",       "bytes clap h2 hdrhistogram http hyper_rustls prost rand rand_distr rustix serde serde_json tokio tokio_rustls tonic"),

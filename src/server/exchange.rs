@@ -72,8 +72,8 @@ impl Message {
     }
 
     /// The message, when it is whole.
-    pub(super) async fn arrived(mut self, bounds: &Bounds) -> Result<Whole, Status> {
-        let message = poll_fn(|cx| self.poll(cx, bounds)).await?;
+    pub(super) async fn arrived(mut self, bounds: Bounds) -> Result<Whole, Status> {
+        let message = poll_fn(|cx| self.poll(cx, &bounds)).await?;
         Ok(self.whole(message))
     }
 }
@@ -103,19 +103,6 @@ pub(super) fn answer(
         tracing::debug!("an answer is lost: {error}");
     }
     None
-}
-
-/// The same, until it is done. `None` is for who reset his request.
-pub(super) async fn answered(
-    respond: SendResponse<Bytes>,
-    told: Option<Result<Bytes, Status>>,
-    bounds: &Bounds,
-) {
-    if let Some(told) = told
-        && let Some(waiting) = answer(respond, told, bounds)
-    {
-        waiting.await;
-    }
 }
 
 /// As fast as the client reads it, and not for ever.

@@ -25,6 +25,7 @@ use tonic::{Code, Status, body::Body, service::Routes};
 use tower::Service as _;
 
 use super::{
+    awaited::Awaited,
     backend::Backend,
     exchange::{self, Message, Received, Whole},
     held::Bounds,
@@ -144,7 +145,7 @@ impl<L: Limits> Front<L> {
     fn limit(
         &self,
         request: Request<RecvStream>,
-        mut respond: SendResponse<Bytes>,
+        respond: SendResponse<Bytes>,
         cx: &mut Context<'_>,
     ) -> Option<Waiting> {
         // From here on, and not from when the message was read and its turn has come.
@@ -163,21 +164,13 @@ impl<L: Limits> Front<L> {
                     let answer = at_once(|| self.bounded.limits.ask(bytes, call));
                     return exchange::answer(respond, answer, &self.bounds);
                 }
-                let whole = message.whole(bytes);
-                let (bounded, bounds) = (Arc::clone(&self.bounded), self.bounds.clone());
-                Some(Box::pin(async move {
-                    let answer = caught(bounded.limit(place, whole, call, deadline));
-                    let answer = exchange::unless_reset(&mut respond, answer).await;
-                    exchange::answered(respond, answer, &bounds).await;
-                }))
+                let answer = Arc::clone(&self.bounded).limit(place, message.whole(bytes), call, deadline);
+                Some(Awaited::boxed(answer, respond, self.bounds.clone()))
             }
             Poll::Pending => {
-                let (bounded, bounds) = (Arc::clone(&self.bounded), self.bounds.clone());
-                Some(Box::pin(async move {
-                    let answer = caught(bounded.limit_half(message.arrived(&bounds), call, deadline));
-                    let answer = exchange::unless_reset(&mut respond, answer).await;
-                    exchange::answered(respond, answer, &bounds).await;
-                }))
+                let message = message.arrived(self.bounds.clone());
+                let answer = Arc::clone(&self.bounded).limit_half(message, call, deadline);
+                Some(Awaited::boxed(answer, respond, self.bounds.clone()))
             }
         }
     }
@@ -185,8 +178,8 @@ impl<L: Limits> Front<L> {
 
 impl<L: Limits> Bounded<L> {
     /// Waits for the message, which takes no place before it is whole: clients who never end one starve nobody.
-    async fn limit_half<B>(
-        &self,
+    async fn limit_half<B: Send>(
+        self: Arc<Self>,
         message: impl Future<Output = Result<Whole<B>, Status>>,
         call: L::Call,
         deadline: Deadline,
@@ -195,12 +188,13 @@ impl<L: Limits> Bounded<L> {
         let whole = whole.map_err(|_| Status::cancelled("Timeout expired"))?;
         let whole = whole.map_err(|status| self.counted(status))?;
         // Boxed, so that a half message does not hold what only a whole one needs.
-        Box::pin(self.limit(self.in_flight.try_enter(), whole, call, deadline)).await
+        let place = self.in_flight.try_enter();
+        Box::pin(self.limit(place, whole, call, deadline)).await
     }
 
     /// Waits for a place where there is none, and for the answer: as long as the caller waits.
-    async fn limit<B>(
-        &self,
+    async fn limit<B: Send>(
+        self: Arc<Self>,
         place: Option<Place>,
         whole: Whole<B>,
         call: L::Call,
@@ -249,7 +243,8 @@ async fn caught<T>(answer: impl Future<Output = Result<T, Status>>) -> Result<T,
     .await
 }
 
-fn defect() -> Status {
+/// What a request is told that a panic has ended.
+pub(super) fn defect() -> Status {
     Status::internal("a defect ended this request; the log of the rate limit service says where")
 }
 
