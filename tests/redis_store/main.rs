@@ -9,6 +9,8 @@
 mod support;
 #[path = "../support/store.rs"]
 mod store;
+#[path = "../support/chaos.rs"]
+mod chaos;
 
 mod access;
 mod budget;
@@ -18,6 +20,7 @@ mod hostile;
 mod fake;
 mod lease;
 mod outage;
+mod stuck;
 
 use tollgate::store::{
     Store,

@@ -49,6 +49,9 @@ struct State {
     spends: AtomicUsize,
     ended: AtomicBool,
     open: Mutex<Vec<TcpStream>>,
+    carried: AtomicUsize,
+    /// Which of them are heard no more.
+    hung: Mutex<Vec<usize>>,
 }
 
 impl Proxy {
@@ -107,6 +110,16 @@ impl Proxy {
         }
     }
 
+    /// From now on what the server says on this connection vanishes: the first one that was made is 0.
+    pub(crate) fn hang(&self, connection: usize) {
+        self.state.hung.lock().expect("no panic").push(connection);
+    }
+
+    /// How many connections were carried so far.
+    pub(crate) fn connections(&self) -> usize {
+        self.state.carried.load(Ordering::SeqCst)
+    }
+
     /// How many calls of a script have passed towards the server.
     pub(crate) fn spends(&self) -> usize {
         self.state.spends.load(Ordering::SeqCst)
@@ -129,6 +142,7 @@ fn carry(client: TcpStream, state: &Arc<State>) {
         return;
     }
     let Ok(server) = TcpStream::connect(("127.0.0.1", port)) else { return };
+    let number = state.carried.fetch_add(1, Ordering::SeqCst);
     let clone = |stream: &TcpStream| stream.try_clone().expect("a second handle of a socket");
     for stream in [&client, &server] {
         let _ = stream.set_nodelay(true);
@@ -140,7 +154,7 @@ fn carry(client: TcpStream, state: &Arc<State>) {
     let (send, due) = channel();
     let to_client = clone(&client);
     thread::spawn(move || write_when_due(to_client, &due));
-    back(server, state, &send);
+    back(server, number, state, &send);
 }
 
 /// To the server, counted.
@@ -163,7 +177,7 @@ fn forth(mut client: TcpStream, mut server: TcpStream, state: &State) {
 
 /// To the client, as the weather is.
 #[expect(clippy::disallowed_methods, reason = "a proxy's own clock")]
-fn back(mut server: TcpStream, state: &State, due: &Sender<(Instant, Vec<u8>)>) {
+fn back(mut server: TcpStream, number: usize, state: &State, due: &Sender<(Instant, Vec<u8>)>) {
     let mut chunk = vec![0; CHUNK];
     let mut swallowed = false;
     while let Ok(n @ 1..) = server.read(&mut chunk) {
@@ -187,6 +201,7 @@ fn back(mut server: TcpStream, state: &State, due: &Sender<(Instant, Vec<u8>)>) 
                 Weather::Down => break,
             }
         }
+        swallowed |= state.hung.lock().expect("no panic").contains(&number);
         // A client that saw a later reply and not this one would take it for this one's.
         if swallowed {
             continue;
@@ -216,6 +231,7 @@ fn write_when_due(mut client: TcpStream, due: &Receiver<(Instant, Vec<u8>)>) {
 /// Each test binary compiles this file and uses a part of it; this names the rest.
 const _: fn() = || {
     let _ = (Proxy::start, Proxy::address, Proxy::set, Proxy::is_fair, Proxy::break_all, Proxy::spends);
+    let _ = (Proxy::hang, Proxy::connections);
     let _ = [
         Weather::Fair,
         Weather::Late(Duration::ZERO),

@@ -25,7 +25,32 @@ pub(crate) struct Sentinels {
     /// The first one began as the primary.
     pub(crate) servers: Vec<RedisServer>,
     pub(crate) sentinels: Vec<RedisServer>,
+    /// Where they listen for clients, each other and their replicas, in the same order.
+    ports: [Vec<u16>; 2],
     _configs: tempfile::TempDir,
+}
+
+/// PEM files, the same for all: an authority, and a certificate with its key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tls<'a> {
+    pub(crate) ca: &'a str,
+    pub(crate) cert: &'a str,
+    pub(crate) key: &'a str,
+}
+
+impl Tls<'_> {
+    /// TLS on a port of its own, for clients who show a certificate, and among themselves. The plain port stays, for the
+    /// test alone.
+    fn settings(&self, port: u16) -> [(&'static str, String); 6] {
+        [
+            ("tls-port", port.to_string()),
+            ("tls-replication", "yes".to_owned()),
+            ("tls-auth-clients", "yes".to_owned()),
+            ("tls-ca-cert-file", self.ca.to_owned()),
+            ("tls-cert-file", self.cert.to_owned()),
+            ("tls-key-file", self.key.to_owned()),
+        ]
+    }
 }
 
 /// Who may ask.
@@ -44,29 +69,34 @@ impl Sentinels {
     }
 
     pub(crate) fn start_as(make: Make, passwords: Passwords<'_>) -> Self {
+        Self::start_with(make, passwords, None)
+    }
+
+    pub(crate) fn start_with(make: Make, passwords: Passwords<'_>, tls: Option<Tls<'_>>) -> Self {
         let mut args = vec!["--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0"];
         if let Some(password) = passwords.servers {
             args.extend(["--requirepass", password, "--masterauth", password]);
         }
-        let mut primary = RedisServer::start_as(make, &args);
-        primary.log_in_with(passwords.servers);
-        let port = primary.port.to_string();
-        args.extend(["--replicaof", "127.0.0.1", &port]);
-        let mut servers = vec![primary];
-        for _ in 0..REPLICAS {
-            let mut replica = RedisServer::start_as(make, &args);
-            replica.log_in_with(passwords.servers);
-            servers.push(replica);
-        }
         let configs = tempfile::tempdir().expect("a temporary directory");
-        let mut all = Self { servers, sentinels: Vec::new(), _configs: configs };
+        let mut all =
+            Self { servers: Vec::new(), sentinels: Vec::new(), ports: Default::default(), _configs: configs };
+        for _ in 0..=REPLICAS {
+            let (port, flags) = flags(tls);
+            let replicaof = all.ports[0].first().map(u16::to_string);
+            let mut args: Vec<&str> = args.iter().copied().chain(flags.iter().map(String::as_str)).collect();
+            args.extend(replicaof.iter().flat_map(|primary| ["--replicaof", "127.0.0.1", primary]));
+            let mut server = RedisServer::start_as(make, &args);
+            server.log_in_with(passwords.servers);
+            all.ports[0].push(port.unwrap_or(server.port));
+            all.servers.push(server);
+        }
         // Before that a sentinel sees no replicas, and asks again ten seconds later.
         all.until("the replicas have all data", |all| {
             let info = |server: &RedisServer| server.command(&["INFO", "replication"]);
             all.servers[1..].iter().all(|replica| info(replica).contains("master_link_status:up"))
         });
         for i in 0..SENTINELS {
-            all.start_sentinel(make, i, passwords);
+            all.start_sentinel(make, i, passwords, tls);
         }
         all.until("the sentinels know each other and all replicas", |all| {
             all.sentinels.iter().all(|sentinel| {
@@ -82,18 +112,22 @@ impl Sentinels {
         all
     }
 
-    fn start_sentinel(&mut self, make: Make, i: usize, passwords: Passwords<'_>) {
+    fn start_sentinel(&mut self, make: Make, i: usize, passwords: Passwords<'_>, tls: Option<Tls<'_>>) {
         let mut config = format!(
             "sentinel monitor {NAME} 127.0.0.1 {} 2\n\
              sentinel down-after-milliseconds {NAME} 1000\n\
              sentinel failover-timeout {NAME} 5000\n",
-            self.servers[0].port
+            self.ports[0][0]
         );
         if let Some(password) = passwords.servers {
             config += &format!("sentinel auth-pass {NAME} {password}\n");
         }
         if let Some(password) = passwords.sentinels {
             config += &format!("requirepass {password}\n");
+        }
+        let port = tls.map(|tls| (free_port(), tls));
+        for (name, value) in port.iter().flat_map(|(port, tls)| tls.settings(*port)) {
+            config += &format!("{name} {value}\n");
         }
         let file = self._configs.path().join(format!("sentinel-{i}.conf"));
         let path = file.display().to_string();
@@ -103,6 +137,7 @@ impl Sentinels {
             let mut sentinel = RedisServer::spawn(make, free_port(), &[&path, "--sentinel"]);
             if sentinel.answers() {
                 sentinel.log_in_with(passwords.sentinels);
+                self.ports[1].push(port.map_or(sentinel.port, |(port, _)| port));
                 self.sentinels.push(sentinel);
                 return;
             }
@@ -112,8 +147,13 @@ impl Sentinels {
 
     /// `mymaster,host:port,...`, as REDIS_URL has it.
     pub(crate) fn url(&self) -> String {
-        let all: Vec<String> = self.sentinels.iter().map(RedisServer::address).collect();
+        let all: Vec<String> = self.ports[1].iter().map(|port| format!("127.0.0.1:{port}")).collect();
         format!("{NAME},{}", all.join(","))
+    }
+
+    /// Where clients find a server.
+    pub(crate) fn address(&self, i: usize) -> String {
+        format!("127.0.0.1:{}", self.ports[0][i])
     }
 
     /// Which server the sentinels call the primary, when most agree and it agrees, too.
@@ -122,7 +162,7 @@ impl Sentinels {
         for sentinel in &self.sentinels {
             let reply = sentinel.try_command(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME]).ok()?;
             let port = reply.lines().nth(1)?.parse::<u16>().ok()?;
-            votes[self.servers.iter().position(|server| server.port == port)?] += 1;
+            votes[self.ports[0].iter().position(|known| *known == port)?] += 1;
         }
         let i = votes.iter().position(|&votes| 2 * votes > SENTINELS)?;
         self.is_master(i).then_some(i)
@@ -164,6 +204,14 @@ impl Sentinels {
     }
 }
 
+/// A port for TLS, and the flags that open it. They are written so that the harness goes on speaking to the plain port.
+fn flags(tls: Option<Tls<'_>>) -> (Option<u16>, Vec<String>) {
+    let Some(tls) = tls else { return (None, Vec::new()) };
+    let port = free_port();
+    let flag = |(name, value): (&str, String)| [name.replacen("tls", "--Tls", 1), value];
+    (Some(port), tls.settings(port).into_iter().flat_map(flag).collect())
+}
+
 impl RedisServer {
     fn log_in_with(&mut self, password: Option<&str>) {
         if let Some(password) = password {
@@ -175,4 +223,5 @@ impl RedisServer {
 /// Each test binary compiles this file and uses a part of it; this names the rest.
 const _: fn() = || {
     let _ = (Sentinels::start, Sentinels::start_as, Sentinels::url, Sentinels::fail_over);
+    let _ = (Sentinels::start_with, Sentinels::address, |tls: Tls<'static>| (tls.ca, tls.cert, tls.key));
 };
