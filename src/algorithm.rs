@@ -36,9 +36,13 @@ mod stored;
 
 use std::fmt;
 
+use smallvec::smallvec;
+
 use crate::{
     clock::Micros,
-    limit::{Algorithm, COUNT_MAX, Charge, Cost, Decision, Limit, OnRefusal, Role, Verdict, WAIT_MAX_US},
+    limit::{
+        Algorithm, COUNT_MAX, Charge, Cost, Decision, Few, Limit, OnRefusal, Role, Verdict, WAIT_MAX_US,
+    },
 };
 use arith::TIME_MAX_US;
 use plain_count::PlainCount;
@@ -117,7 +121,7 @@ pub fn decide(
     counter_of: impl Fn(usize) -> usize,
 ) -> Decision {
     let now = Micros(now.0.min(TIME_MAX_US));
-    let mut verdicts = Vec::with_capacity(charges.len());
+    let mut verdicts = Few::with_capacity(charges.len());
     for (i, charge) in charges.iter().enumerate() {
         verdicts.push(judge(charge, &mut counters[counter_of(i)], now, Wish::of(charge)));
     }
@@ -149,9 +153,9 @@ pub fn decide(
 
 /// For each counter, how many hits it has to hold for all charges that name it to fit one after the other. A client who
 /// is told to come back when his first charge fits would be refused for the second.
-fn hits_together(charges: &[Charge], counters: usize, counter_of: impl Fn(usize) -> usize) -> Vec<u64> {
-    let mut most = vec![0; counters];
-    let mut sums = vec![0_u64; counters];
+fn hits_together(charges: &[Charge], counters: usize, counter_of: impl Fn(usize) -> usize) -> Few<u64> {
+    let mut most: Few<u64> = smallvec![0; counters];
+    let mut sums: Few<u64> = smallvec![0; counters];
     for (i, charge) in charges.iter().enumerate() {
         let (sum, most) = (&mut sums[counter_of(i)], &mut most[counter_of(i)]);
         let Wish { act, hits, .. } = Wish::of(charge);

@@ -5,6 +5,7 @@
 use std::num::{NonZeroU8, NonZeroU64};
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 use crate::{clock::Micros, key::Key};
 
@@ -18,6 +19,10 @@ pub const COUNT_MAX: u64 = (1 << 49) - 1;
 
 /// Waits saturate here: 2^52 µs, 142 years.
 pub const WAIT_MAX_US: u64 = 1 << 52;
+
+/// Some of what a request has a few of: its charges, its verdicts. Four stand in place, more are allocated. Most requests
+/// have one or two descriptors, of which each has a limit or two.
+pub type Few<T> = SmallVec<[T; 4]>;
 
 /// How hits are counted. See the design's table for the bound that each one keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -268,5 +273,5 @@ pub struct Decision {
     /// Whether the charges refuse the request together.
     pub refused: bool,
     /// One for each charge, in order.
-    pub verdicts: Vec<Verdict>,
+    pub verdicts: Few<Verdict>,
 }

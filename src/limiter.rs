@@ -6,7 +6,8 @@
 //! ```
 //!
 //! The limiter knows no proto, no Redis and no HTTP. It is generic over the clock and the store. All that can be decided
-//! when rules are compiled was decided there; a question allocates its charges and its answer, and takes no lock.
+//! when rules are compiled was decided there; a question of a few descriptors allocates nothing (`tests/allocations.rs`) unless
+//! the store is elsewhere and has to be asked, and takes no lock.
 
 mod answer;
 mod count;
@@ -20,15 +21,20 @@ mod trouble;
 
 use std::{sync::Arc, time::Duration};
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwapOption, Guard};
 
 pub use self::answer::{Answer, Degraded, Described, Status};
-use self::{plan::Plan, trouble::Troubles};
+use self::{
+    count::Named,
+    plan::Plan,
+    spend::{Asking, Here},
+    trouble::Troubles,
+};
 use crate::{
     clock::Clock,
     key::Format,
     lease::Leases,
-    limit::{Charge, Entry},
+    limit::{Charge, Entry, Few},
     metrics::{Metrics, RuleSetCounters},
     near_cache::{HOLD_MAX, NearCache, Style},
     rules::{FailureMode, Rule, RuleSet},
@@ -121,6 +127,28 @@ pub struct Loaded {
     pub rules: Arc<RuleSet>,
     /// Their counters.
     pub counters: RuleSetCounters,
+}
+
+/// What comes of a question before anybody waits.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is taken apart at once, and a box would be an allocation")]
+pub enum Begun<'r> {
+    /// All of it: the store is in this process, or need not be asked.
+    Answered(Answer<'r>),
+    /// The store has to be asked: [`Limiter::finish`].
+    Pending(Pending<'r>),
+}
+
+/// A question that the store has to be asked about. In a box: plans are large, and futures are moved.
+#[derive(Debug)]
+pub struct Pending<'r>(Box<Waiting<'r>>);
+
+#[derive(Debug)]
+struct Waiting<'r> {
+    loaded: &'r Loaded,
+    plan: Plan<'r>,
+    named: Few<Named<'r>>,
+    asking: Asking,
 }
 
 /// What a client asks, after decoding.
@@ -242,6 +270,13 @@ impl<C: Clock, S: Store> Limiter<C, S> {
         self.loaded.load_full()
     }
 
+    /// The rules in force, or `None` before the first good ones: for as long as a request is answered.
+    pub fn in_force(&self) -> Guard<Option<Arc<Loaded>>> {
+        // Whoever waits for a store would hold one of the few places in which a thread borrows rules; who does not need
+        // not count how many hold them, which all threads would write to.
+        if self.store.is_here() { self.loaded.load() } else { Guard::from_inner(self.loaded.load_full()) }
+    }
+
     /// What settings say about answers.
     pub fn options(&self) -> &Options {
         &self.options
@@ -268,18 +303,51 @@ impl<C: Clock, S: Store> Limiter<C, S> {
         question: &Question,
         within: Duration,
     ) -> Result<Answer<'r>, AskError> {
-        let plan = Plan::new(loaded, question, &self.options, self.clock.now())?;
+        let pending = match self.begin(loaded, question)? {
+            Begun::Answered(answer) => return Ok(answer),
+            Begun::Pending(pending) => pending,
+        };
+        self.finish(pending, within).await
+    }
+
+    /// The part of [`Limiter::ask`] that waits for nobody.
+    ///
+    /// # Errors
+    /// The caller's mistake.
+    pub fn begin<'r>(&self, loaded: &'r Loaded, question: &Question) -> Result<Begun<'r>, AskError> {
+        let now = self.clock.now();
+        let mut plan = Plan::new(&self.options);
+        plan.fill(loaded, question, &self.options, now)?;
         self.count_unmatched(loaded, question, &plan);
         let reference = self.metrics.reference.as_ref();
         let named = plan.count_wanted(loaded, question, reference);
         if plan.charges.is_empty() {
-            return Ok(plan.answer_without_charges());
+            return Ok(Begun::Answered(plan.answer_without_charges()));
         }
-        let answer = match self.decide(&plan, within).await {
+        match self.decide_here(&plan) {
+            Here::Decided(decided) => {
+                let answer = plan.answer(decided, &self.options, now);
+                plan.count(&answer, loaded, &named, reference);
+                Ok(Begun::Answered(answer))
+            }
+            Here::Ask(asking) => {
+                Ok(Begun::Pending(Pending(Box::new(Waiting { loaded, plan, named, asking }))))
+            }
+        }
+    }
+
+    /// The part of [`Limiter::ask`] that waits for the store, no longer than `within`.
+    ///
+    /// # Errors
+    /// A store that gave no answer where the rules say `error`.
+    pub async fn finish<'r>(&self, pending: Pending<'r>, within: Duration) -> Result<Answer<'r>, AskError> {
+        let Pending(mut waiting) = pending;
+        let Waiting { loaded, plan, named, asking } = &mut *waiting;
+        let answer = match self.decide_there(plan, asking, within).await {
             Ok(decided) => plan.answer(decided, &self.options, self.clock.now()),
-            Err(error) => self.without_store(&plan, error, within).await?,
+            Err(error) => self.without_store(plan, error)?,
         };
-        plan.count(&answer, loaded, &named, reference);
+        plan.count(&answer, loaded, named, self.metrics.reference.as_ref());
         Ok(answer)
     }
 
@@ -288,7 +356,8 @@ impl<C: Clock, S: Store> Limiter<C, S> {
     /// # Errors
     /// The caller's mistake.
     pub fn plan<'r>(&self, loaded: &'r Loaded, question: &Question) -> Result<Vec<Planned<'r>>, Invalid> {
-        let plan = Plan::new(loaded, question, &self.options, self.clock.now())?;
+        let mut plan = Plan::new(&self.options);
+        plan.fill(loaded, question, &self.options, self.clock.now())?;
         let planned = plan.charged.iter().zip(plan.charges).map(|(charged, charge)| Planned {
             descriptor: charged.descriptor,
             rule: charged.rule,

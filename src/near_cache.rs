@@ -34,7 +34,7 @@ use foldhash::quality::RandomState;
 use crate::{
     algorithm::refuses,
     clock::Micros,
-    limit::{Algorithm, Charge, Cost, Decision, Limit, OnRefusal, Verdict},
+    limit::{Algorithm, Charge, Cost, Decision, Few, Limit, OnRefusal, Verdict},
 };
 
 /// The longest that a key is held for over without asking again: so long may a refund that passed another Tollgate go
@@ -68,7 +68,7 @@ pub enum Known {
     /// All of them.
     All(Decision),
     /// One for each charge, in order; the store is to be asked about the others. Only in [`Style::Reference`].
-    Some(Vec<Option<Verdict>>),
+    Some(Few<Option<Verdict>>),
 }
 
 /// Keys that are over, until when. Shared by all threads; bounded in bytes.
@@ -148,8 +148,8 @@ impl NearCache {
         if now >= self.latest.load(Relaxed) {
             return Known::Nothing;
         }
-        // Allocates nothing before something is known.
-        let mut known = Vec::new();
+        // Stays empty before something is known.
+        let mut known = Few::new();
         for (index, charge) in charges.iter().enumerate() {
             match self.verdict(charge, now) {
                 None if self.style == Style::Ours => return Known::Nothing,
@@ -166,7 +166,7 @@ impl NearCache {
             Style::Ours if has_twins(charges) => Known::Nothing,
             // One that leaves a refused request alone has to be told that it is refused.
             Style::Reference if !unknown_count(charges, &known) => Known::Nothing,
-            _ => match known.iter().copied().collect::<Option<Vec<_>>>() {
+            _ => match known.iter().copied().collect::<Option<Few<_>>>() {
                 Some(verdicts) => Known::All(Decision { refused: refuses(charges, &verdicts), verdicts }),
                 None => Known::Some(known),
             },

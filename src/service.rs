@@ -11,6 +11,8 @@ pub mod headers;
 
 mod deadline;
 mod in_flight;
+mod decode;
+mod encode;
 pub(crate) mod metadata;
 pub(crate) mod unary;
 pub(crate) mod wire;
@@ -26,6 +28,8 @@ use std::{
 
 use bytes::Bytes;
 use http::HeaderMap;
+use prost::Message;
+use prost_types::Struct;
 use tonic::{Code, Status};
 
 pub use deadline::Deadline;
@@ -33,9 +37,10 @@ pub use in_flight::{InFlight, Place};
 
 use crate::{
     clock::Clock,
-    limiter::{Answer, AskError, Limiter},
+    limiter::{Answer, AskError, Begun, Limiter, Question},
     metrics::Metrics,
-    proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response},
+    proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse},
+    service::headers::Header,
     settings::Answers,
     store::Store,
     telemetry::spans::{Asked, Spans},
@@ -105,19 +110,48 @@ impl<C: Clock, S: Store> Service<C, S> {
         request: RateLimitRequest,
         deadline: Deadline,
     ) -> Result<RateLimitResponse, AskError> {
-        let Shared { clock, limiter, answers, metrics, dice, .. } = &*self.shared;
-        let loaded = limiter.loaded().ok_or(AskError::NoRules);
-        let question = wire::question(request);
-        let asked = match &loaded {
-            Ok(loaded) => limiter.ask(loaded, &question, deadline.left(clock.instant())).await,
-            Err(no_rules) => Err(no_rules.clone()),
+        self.ask(&wire::question(request), deadline, |answer, headers, metadata| RateLimitResponse {
+            dynamic_metadata: metadata,
+            ..wire::response(answer, headers)
+        })
+        .await
+    }
+
+    /// Answers a question, in the words of `tell`.
+    async fn ask<T>(
+        &self,
+        question: &Question,
+        deadline: Deadline,
+        tell: impl FnOnce(&Answer<'_>, &[Header<'_>], Option<Struct>) -> T,
+    ) -> Result<T, AskError> {
+        let Shared { clock, limiter, metrics, .. } = &*self.shared;
+        let loaded = limiter.in_force();
+        let begun = match loaded.as_deref() {
+            Some(loaded) => limiter.begin(loaded, question),
+            None => Err(AskError::NoRules),
         };
-        count(metrics, &asked);
-        let answer = asked?;
-        let headers = headers::headers(&answer, &answers.headers, clock.now(), dice.roll());
-        let mut response = wire::response(&answer, headers);
-        response.dynamic_metadata = metadata::of(answers.dynamic_metadata.then_some(&question), &answer);
-        Ok(response)
+        let pending = match begun {
+            Ok(Begun::Pending(pending)) => pending,
+            Ok(Begun::Answered(answer)) => return Ok(self.told(question, &answer, tell)),
+            Err(error) => return Err(failed(metrics, error)),
+        };
+        match limiter.finish(pending, deadline.left(clock.instant())).await {
+            Ok(answer) => Ok(self.told(question, &answer, tell)),
+            Err(error) => Err(failed(metrics, error)),
+        }
+    }
+
+    fn told<T>(
+        &self,
+        question: &Question,
+        answer: &Answer<'_>,
+        tell: impl FnOnce(&Answer<'_>, &[Header<'_>], Option<Struct>) -> T,
+    ) -> T {
+        let Shared { clock, answers, metrics, dice, .. } = &*self.shared;
+        let counter = if answer.refused { &metrics.answered.over_limit } else { &metrics.answered.ok };
+        counter.inc();
+        let headers = headers::headers(answer, &answers.headers, || clock.now(), || dice.roll());
+        tell(answer, &headers, metadata::of(answers.dynamic_metadata.then_some(question), answer))
     }
 }
 
@@ -141,24 +175,25 @@ impl<C: Clock, S: Store> Service<C, S> {
     /// When the bytes are no message, and those of [`status`].
     pub async fn should_rate_limit(&self, message: Bytes, call: Call) -> Result<Bytes, Status> {
         let Call { arrived, deadline, mut span } = call;
-        let request: RateLimitRequest = unary::decoded(message)?;
+        let question = question(message)?;
         if let Some(span) = &mut span {
-            span.about(&request.domain, request.descriptors.len());
+            span.about(&String::from_utf8_lossy(&question.domain), question.descriptors.len());
         }
-        let asked = self.answer(request, deadline).await;
+        let asked = self.ask(&question, deadline, |answer, headers, metadata| {
+            (answer.refused, encode::framed(answer, headers, metadata.as_ref()))
+        });
+        let asked = asked.await;
         if let Some(reference) = &self.shared.metrics.reference {
             reference.called(self.shared.clock.instant().duration_since(arrived));
         }
         let answer = asked.map_err(|error| status(&error));
         if let Some(span) = span {
             match &answer {
-                Ok(response) => {
-                    span.answered(response.overall_code() == rate_limit_response::Code::OverLimit)
-                }
+                Ok((refused, _)) => span.answered(*refused),
                 Err(status) => span.failed(status.code(), status.message()),
             }
         }
-        answer.map(|response| unary::framed(&response))
+        answer.map(|(_, frame)| frame)
     }
 
     /// Whether [`Service::should_rate_limit`] waits for nobody: its future is ready when it is polled first.
@@ -182,17 +217,25 @@ pub fn status(error: &AskError) -> Status {
     Status::new(code, error.to_string())
 }
 
-fn count(metrics: &Metrics, asked: &Result<Answer<'_>, AskError>) {
-    let answered = &metrics.answered;
-    match asked {
-        Ok(answer) if answer.refused => answered.over_limit.inc(),
-        Ok(_) => answered.ok.inc(),
-        Err(AskError::Invalid(_)) => answered.invalid.inc(),
-        Err(AskError::NoRules | AskError::Store(_)) => answered.unavailable.inc(),
+/// Counts a question that has no answer.
+fn failed(metrics: &Metrics, error: AskError) -> AskError {
+    match error {
+        AskError::Invalid(_) => metrics.answered.invalid.inc(),
+        AskError::NoRules | AskError::Store(_) => metrics.answered.unavailable.inc(),
     };
-    if let (Some(reference), Err(AskError::Invalid(_) | AskError::NoRules)) = (&metrics.reference, asked) {
+    if let (Some(reference), AskError::Invalid(_) | AskError::NoRules) = (&metrics.reference, &error) {
         reference.not_asked();
     }
+    error
+}
+
+/// What the bytes of a request ask.
+fn question(message: Bytes) -> Result<Question, Status> {
+    if let Some(question) = decode::question(&message) {
+        return Ok(question);
+    }
+    let request = RateLimitRequest::decode(message).map_err(|error| Status::internal(error.to_string()))?;
+    Ok(wire::question(request))
 }
 
 /// Numbers that differ between clients and processes; nobody's security hangs on them.

@@ -27,6 +27,12 @@ pub trait Store: Send + Sync + 'static {
         within: Duration,
     ) -> impl Future<Output = Result<Decision, StoreError>> + Send;
 
+    /// Decides as [`Store::spend`] does, at once, where budgets are in this process; `None` where they are elsewhere.
+    fn decide_here(&self, charges: &[Charge]) -> Option<Decision> {
+        let _ = charges;
+        None
+    }
+
     /// Whether budgets are in this process: such a store is never lost, and to ask it costs nothing.
     fn is_here(&self) -> bool {
         false

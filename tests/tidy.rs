@@ -26,9 +26,9 @@ const fn part(layer: u8, path: &'static str, crates: &'static str) -> Part {
 const PARTS: &[Part] = &[
     // 0: pure. No tokio, no I/O, no serde; time is an argument.
     part(0, "clock",           ""),
-    part(0, "limit",           "bytes thiserror"),
-    part(0, "key",             "bytes blake3 foldhash"),
-    part(0, "algorithm",       ""),
+    part(0, "limit",           "bytes smallvec thiserror"),
+    part(0, "key",             "bytes blake3 foldhash itoa smallvec"),
+    part(0, "algorithm",       "smallvec"),
 
     // 1: parse, don't validate. No I/O either; rules reach files through a trait.
     part(1, "rules",           "blake3 bytes csv foldhash hashbrown saphyr_parser serde_json thiserror"),
@@ -38,7 +38,7 @@ const PARTS: &[Part] = &[
     // 2: what waits. Redis only under store/redis, notify only in rules/watch.
     part(2, "timer",           "rustix tokio"),
     part(2, "store",           "bytes thiserror"),
-    part(2, "near_cache",      "foldhash"),
+    part(2, "near_cache",      "foldhash smallvec"),
     part(2, "lease",           "foldhash tokio"),
     part(2, "split",           "foldhash"),
     part(2, "store/memory",    "foldhash hashbrown"),
@@ -48,11 +48,11 @@ const PARTS: &[Part] = &[
     // tonic and prost here too: a management server is a place that rules come from, as a directory is.
     part(2, "rules/xds",       "prost prost_types serde_json thiserror tokio tokio_stream tonic tracing"),
     // 3: decides. It knows no proto, no Redis, no HTTP.
-    part(3, "limiter",         "arc_swap bytes futures_util thiserror tracing"),
+    part(3, "limiter",         "arc_swap bytes futures_util smallvec thiserror tracing"),
 
     // 4: the edges. tonic and prost only here, in server, in cli and in rules/xds; axum only in admin.
     part(4, "proto",           "tonic"),
-    part(4, "service",         "bytes http prost prost_types serde_json tokio tonic"),
+    part(4, "service",         "bytes http itoa prost prost_types serde_json smallvec tokio tonic"),
     part(4, "admin",           "axum bytes prost_types serde serde_json tokio"),
     part(4, "telemetry",       "prometheus_client tracing tracing_subscriber"),
     // A collector may speak gRPC.

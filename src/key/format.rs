@@ -20,10 +20,9 @@
 
 use std::{hash::BuildHasher, num::NonZeroU64};
 
-use bytes::Bytes;
 use foldhash::quality::FixedState;
 
-use super::Key;
+use super::{Key, Text};
 use crate::{clock::Micros, limit::Limit};
 
 /// The longest key in the reference's form, in bytes: more than Envoy lets all headers of a request be (60 KiB).
@@ -60,7 +59,9 @@ impl Format {
         if self.prefix.is_empty() {
             return key;
         }
-        Key { text: Bytes::from([self.prefix.as_bytes(), key.as_bytes()].concat()), ..key }
+        let mut text = Text::from_slice(self.prefix.as_bytes());
+        text.extend_from_slice(&key.text);
+        Key { text, ..key }
     }
 
     /// The reference's key of a counter at a time, where keys are written so. `stem` is the key from the domain to the
@@ -69,15 +70,17 @@ impl Format {
         let Jitter(jitter) = self.reference?;
         let elapsed_us = now.0 % limit.window_us();
         let start = (now.0 - elapsed_us) / 1_000_000;
-        let text = [self.prefix.as_bytes(), stem, start.to_string().as_bytes()].concat();
+        let mut text = Text::from_slice(self.prefix.as_bytes());
+        text.extend_from_slice(stem);
+        text.extend_from_slice(itoa::Buffer::new().format(start).as_bytes());
         if text.len() > REFERENCE_MAX {
             return None;
         }
         // Any spread over the keys will do, and one that is a key's own needs no dice.
-        let spread = FixedState::default().hash_one(&text).checked_rem(u64::from(jitter)).unwrap_or(0);
+        let spread = FixedState::default().hash_one(&text[..]).checked_rem(u64::from(jitter)).unwrap_or(0);
         let ends_in_us = NonZeroU64::new(limit.window_us() - elapsed_us)?;
         let kept_us = NonZeroU64::new(limit.window_us() + spread * 1_000_000)?;
-        Some(Key { text: Bytes::from(text), plain: Some(Plain { ends_in_us, kept_us }), shards: None })
+        Some(Key { text, plain: Some(Plain { ends_in_us, kept_us }), shards: None })
     }
 }
 

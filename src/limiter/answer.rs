@@ -2,6 +2,8 @@
 
 use std::cmp::Reverse;
 
+use smallvec::smallvec;
+
 use super::{
     Options,
     plan::{Bare, Charged, Plan},
@@ -9,7 +11,7 @@ use super::{
 };
 use crate::{
     clock::Micros,
-    limit::{Charge, Limit, Role, Verdict, WAIT_MAX_US},
+    limit::{Charge, Few, Limit, Role, Verdict, WAIT_MAX_US},
     rules::{FailureMode, Metadata, Rule, Unit},
 };
 
@@ -19,20 +21,20 @@ pub struct Answer<'r> {
     /// The overall code is OVER_LIMIT.
     pub refused: bool,
     /// One for each descriptor, in the request's order.
-    pub statuses: Vec<Status<'r>>,
+    pub statuses: Few<Status<'r>>,
     /// What the headers describe: the limit that refused, else the one nearest to refusing; `None` where nothing is
     /// limited.
     pub described: Option<Described<'r>>,
     /// For `Retry-After` when refused: until this very request would fit; `None` when it never will.
     pub retry_us: Option<u64>,
     /// `metadata` of the rules that let the request pass, in the order of the descriptors.
-    pub metadata: Vec<&'r Metadata>,
+    pub metadata: Few<&'r Metadata>,
     /// That no store stands behind the answer, and what does.
     pub degraded: Option<Degraded>,
     /// What was said of each charge, for counting.
-    pub(super) verdicts: Vec<Verdict>,
+    pub(super) verdicts: Few<Verdict>,
     /// Which of them were known here; empty where none was.
-    pub(super) near: Vec<bool>,
+    pub(super) near: Few<bool>,
 }
 
 /// What was answered without the store.
@@ -78,13 +80,13 @@ impl<'r> Answer<'r> {
     pub(crate) fn of_headers(refused: bool, described: Option<Described<'r>>, retry_us: Option<u64>) -> Self {
         Self {
             refused,
-            statuses: Vec::new(),
+            statuses: Few::new(),
             described,
             retry_us,
-            metadata: Vec::new(),
+            metadata: Few::new(),
             degraded: None,
-            verdicts: Vec::new(),
-            near: Vec::new(),
+            verdicts: Few::new(),
+            near: Few::new(),
         }
     }
 }
@@ -97,10 +99,10 @@ impl<'r> Plan<'r> {
             statuses: self.bare.iter().map(|bare| bare.status()).collect(),
             described: None,
             retry_us: None,
-            metadata: Vec::new(),
+            metadata: Few::new(),
             degraded: None,
-            verdicts: Vec::new(),
-            near: Vec::new(),
+            verdicts: Few::new(),
+            near: Few::new(),
         }
     }
 
@@ -135,9 +137,9 @@ impl<'r> Plan<'r> {
     }
 
     /// A descriptor with several limits shows the one that speaks for it: over before fitting, then the nearest.
-    fn statuses(&self, verdicts: &[Verdict], options: &Options, now: Micros) -> Vec<Status<'r>> {
-        let mut statuses: Vec<Status<'r>> = self.bare.iter().map(|bare| bare.status()).collect();
-        let mut nearest: Vec<Option<Nearness>> = vec![None; statuses.len()];
+    fn statuses(&self, verdicts: &[Verdict], options: &Options, now: Micros) -> Few<Status<'r>> {
+        let mut statuses: Few<Status<'r>> = self.bare.iter().map(|bare| bare.status()).collect();
+        let mut nearest: Few<Option<Nearness>> = smallvec![None; statuses.len()];
         for ((charged, charge), verdict) in self.charged.iter().zip(&self.charges).zip(verdicts) {
             let nearness = nearness(charged, verdict);
             let seen = &mut nearest[charged.descriptor];
@@ -155,7 +157,7 @@ impl<'r> Plan<'r> {
 
     /// Of rules that are not over; a rule on trial never is. Whom an override or another rule replaces says nothing
     /// (golden case `metadata-of-modes`).
-    fn metadata(&self, verdicts: &[Verdict]) -> Vec<&'r Metadata> {
+    fn metadata(&self, verdicts: &[Verdict]) -> Few<&'r Metadata> {
         let passing = self.charged.iter().zip(verdicts).filter(|(charged, verdict)| {
             !charged.overridden && (verdict.fits || charged.role == Role::Shadow)
         });

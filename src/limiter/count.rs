@@ -7,7 +7,7 @@ use super::{
     plan::{Charged, Plan},
 };
 use crate::{
-    limit::{Role, Verdict},
+    limit::{Few, Role, Verdict},
     metrics::{
         RuleCounters,
         reference::{Group, Outcome, Reference},
@@ -15,6 +15,7 @@ use crate::{
 };
 
 /// The counters of a charge under the reference's names.
+#[derive(Debug)]
 pub(super) enum Named<'l> {
     /// Of a rule: known since it was loaded.
     Rule(&'l Group),
@@ -29,9 +30,9 @@ impl<'r> Plan<'r> {
         loaded: &'l Loaded,
         question: &Question,
         reference: Option<&Reference>,
-    ) -> Vec<Named<'l>> {
-        let Some(reference) = reference else { return Vec::new() };
-        let mut named = Vec::with_capacity(self.charged.len());
+    ) -> Few<Named<'l>> {
+        let mut named = Few::new();
+        let Some(reference) = reference else { return named };
         for (charged, charge) in self.charged.iter().zip(&self.charges) {
             let name = name(charged, loaded, question, reference);
             reference.wanted(name.group(), charge.cost);

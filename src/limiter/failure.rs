@@ -19,14 +19,12 @@
 //! What never refuses does not begin to when the store is lost: a limit on trial counts as `allow` here (but for the
 //! reference, which knows no answer without its store), and `deny` lets a refund pass, though nothing is given back.
 
-use std::time::Duration;
-
 use super::{
     AskError, Limiter, answer, answer::Answer, answer::Degraded, answer::Status, plan::Plan, spend::Decided,
 };
 use crate::{
     clock::Clock,
-    limit::{Charge, Cost, Decision, Limit, OnRefusal, Role},
+    limit::{Charge, Cost, Decision, Few, Limit, OnRefusal, Role},
     rules::FailureMode,
     store::{Store, StoreError},
 };
@@ -37,11 +35,10 @@ const DENIED_RETRY_US: u64 = 1_000_000;
 impl<C: Clock, S: Store> Limiter<C, S> {
     /// # Errors
     /// The store's own error, where a rule says `error`.
-    pub(super) async fn without_store<'r>(
+    pub(super) fn without_store<'r>(
         &self,
         plan: &Plan<'r>,
         error: StoreError,
-        within: Duration,
     ) -> Result<Answer<'r>, AskError> {
         let cause = error.kind();
         let blocked = plan.charges.iter().any(blocks) && !self.options.compat;
@@ -58,10 +55,9 @@ impl<C: Clock, S: Store> Limiter<C, S> {
             FailureMode::Deny => plan.answer_unasked(is_refusable, Some(DENIED_RETRY_US)),
             FailureMode::Allow => plan.answer_unasked(|_| false, None),
             FailureMode::Local => {
-                let shares: Vec<Charge> =
+                let shares: Few<Charge> =
                     plan.charges.iter().map(|charge| share(charge, self.options.fleet_size)).collect();
-                let decision = self.local.spend(&shares, within).await?;
-                let decided = Decided { decision, near: Vec::new() };
+                let decided = Decided::by_store(self.local.decide(&shares));
                 plan.answer(decided, &self.options, self.clock.now())
             }
         };
@@ -77,7 +73,7 @@ impl<C: Clock, S: Store> Limiter<C, S> {
         let granted = plan.charges.iter().zip(&decision.verdicts);
         let granted =
             granted.filter(|(charge, verdict)| verdict.fits && !matches!(charge.cost, Cost::Look(_)));
-        let shares: Vec<Charge> = granted
+        let shares: Few<Charge> = granted
             .map(|(charge, _)| Charge {
                 // What the store granted beyond the part uses it up, and leaves no debt that outlasts it.
                 on_refusal: OnRefusal::Drain,

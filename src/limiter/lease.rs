@@ -6,6 +6,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
+use smallvec::smallvec;
 
 use super::{Limiter, plan::Plan};
 use crate::{
@@ -33,6 +34,11 @@ impl<C: Clock, S: Store> Limiter<C, S> {
         let own = charged.rule.filter(|_| !charged.overridden);
         let size = leases.size(charge, own.and_then(|rule| rule.lease), now);
         (size > 0).then_some(Leased { leases, charge, size })
+    }
+
+    /// The same of a plan that has moved; `size` is [`Leased::size`].
+    pub(super) fn leased_again<'p>(&'p self, plan: &'p Plan<'_>, size: u64) -> Option<Leased<'p>> {
+        Some(Leased { leases: self.leases.as_ref()?, charge: plan.charges.first()?, size })
     }
 
     /// Decides a charge that nothing or too little is held for.
@@ -95,6 +101,10 @@ impl<C: Clock, S: Store> Limiter<C, S> {
 }
 
 impl Leased<'_> {
+    pub(super) fn size(&self) -> u64 {
+        self.size
+    }
+
     /// Decides it of what is held.
     pub(super) fn spend_held(&self, now: Instant) -> Option<Decision> {
         self.leases.spend(self.charge, now).map(granted)
@@ -102,5 +112,5 @@ impl Leased<'_> {
 }
 
 fn granted(verdict: Verdict) -> Decision {
-    Decision { refused: false, verdicts: vec![verdict] }
+    Decision { refused: false, verdicts: smallvec![verdict] }
 }

@@ -7,18 +7,19 @@ use super::{
 };
 use crate::{
     clock::Micros,
-    limit::{Algorithm, Charge, Cost, Decision, Entry, Limit, OnRefusal, Role},
+    limit::{Algorithm, Charge, Cost, Decision, Entry, Few, Limit, OnRefusal, Role},
     rules::{Domain, FailureMode, Found, Rule, Unit},
 };
 
 /// What will be asked of the store, and what belongs to each charge.
+#[derive(Debug)]
 pub(super) struct Plan<'r> {
     /// One call's worth.
-    pub(super) charges: Vec<Charge>,
+    pub(super) charges: Few<Charge>,
     /// In step with `charges`: one list would make the store's input a copy.
-    pub(super) charged: Vec<Charged<'r>>,
+    pub(super) charged: Few<Charged<'r>>,
     /// One for each descriptor: what its status says where nothing is charged.
-    pub(super) bare: Vec<Bare>,
+    pub(super) bare: Few<Bare>,
     /// SHADOW_MODE holds.
     pub(super) softened: bool,
     /// A descriptor without a limit lets the request pass its quotas.
@@ -54,29 +55,35 @@ pub(super) enum Bare {
 }
 
 impl<'r> Plan<'r> {
+    /// A plan for nothing yet. It is filled where it stands, since it is large.
+    pub(super) fn new(options: &Options) -> Self {
+        Self {
+            charges: Few::new(),
+            charged: Few::new(),
+            bare: Few::new(),
+            softened: options.shadow_mode,
+            spared: false,
+        }
+    }
+
     /// # Errors
     /// The caller's mistakes. They are found before anything is charged.
-    pub(super) fn new(
+    pub(super) fn fill(
+        &mut self,
         loaded: &'r Loaded,
         question: &Question,
         options: &Options,
         now: Micros,
-    ) -> Result<Self, Invalid> {
+    ) -> Result<(), Invalid> {
         check(question, options.compat)?;
-        let mut plan = Self {
-            charges: Vec::with_capacity(question.descriptors.len()),
-            charged: Vec::with_capacity(question.descriptors.len()),
-            bare: vec![Bare::Unmatched; question.descriptors.len()],
-            softened: options.shadow_mode,
-            spared: false,
-        };
-        let Some(domain) = loaded.rules.domain(&question.domain) else { return Ok(plan) };
+        self.bare.resize(question.descriptors.len(), Bare::Unmatched);
+        let Some(domain) = loaded.rules.domain(&question.domain) else { return Ok(()) };
         for (index, descriptor) in question.descriptors.iter().enumerate() {
-            plan.add(domain, question, index, descriptor, options, now)?;
+            self.add(domain, question, index, descriptor, options, now)?;
         }
-        plan.drop_replaced(loaded, question);
-        plan.soften(options);
-        Ok(plan)
+        self.drop_replaced(loaded, question);
+        self.soften(options);
+        Ok(())
     }
 
     fn add(
@@ -152,7 +159,7 @@ impl<'r> Plan<'r> {
         }
         let Some(domain) = loaded.rules.domain(&question.domain) else { return };
         // Unlimited rules replace too, and are no charge: look at all that were found.
-        let replacing: Vec<&Rule> = question
+        let replacing: Few<&Rule> = question
             .descriptors
             .iter()
             .filter(|descriptor| descriptor.limit.is_none())
@@ -169,7 +176,7 @@ impl<'r> Plan<'r> {
                 })
             })
         };
-        let keep: Vec<bool> = self.charged.iter().map(|charged| !replaced(charged)).collect();
+        let keep: Few<bool> = self.charged.iter().map(|charged| !replaced(charged)).collect();
         let mut kept = keep.iter();
         self.charges.retain(|_| kept.next().copied().unwrap_or(true));
         let mut kept = keep.iter();
@@ -200,13 +207,13 @@ impl<'r> Plan<'r> {
     }
 
     /// The same charges, only asking whether they would fit.
-    pub(super) fn looks(&self) -> Vec<Charge> {
+    pub(super) fn looks(&self) -> Few<Charge> {
         let look = |charge: &Charge| Charge { cost: looking(charge.cost), ..charge.clone() };
         self.charges.iter().map(look).collect()
     }
 
     /// The same charges, where those that `seen` lets pass only look.
-    pub(super) fn only_over(&self, seen: &Decision) -> Vec<Charge> {
+    pub(super) fn only_over(&self, seen: &Decision) -> Few<Charge> {
         let mut charges = self.looks();
         for ((look, charge), verdict) in charges.iter_mut().zip(&self.charges).zip(&seen.verdicts) {
             if !verdict.fits {

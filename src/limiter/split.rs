@@ -20,7 +20,7 @@ use super::Limiter;
 use crate::{
     algorithm::refuses,
     clock::Clock,
-    limit::{Charge, Cost, Decision, OnRefusal, Role, Verdict},
+    limit::{Charge, Cost, Decision, Few, OnRefusal, Role, Verdict},
     split::{Asked, Deal, Split},
     store::{Store, StoreError},
 };
@@ -186,7 +186,7 @@ impl<C: Clock, S: Store> Limiter<C, S> {
         within: Duration,
     ) -> Decision {
         let now = self.clock.instant();
-        let told = |wishes: &[Wish<'_>], fits: &[bool]| -> Vec<Verdict> {
+        let told = |wishes: &[Wish<'_>], fits: &[bool]| -> Few<Verdict> {
             let now = self.clock.instant();
             wishes.iter().zip(fits).map(|(wish, fits)| wish.verdict(*fits, now)).collect()
         };

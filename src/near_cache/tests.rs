@@ -268,7 +268,7 @@ fn many_keys_take_no_more_than_the_bytes_they_are_given() {
             next_us: 1_000,
             since: Micros(0),
         };
-        let decision = Decision { refused: true, verdicts: vec![verdict] };
+        let decision = Decision { refused: true, verdicts: smallvec::smallvec![verdict] };
         for number in 0..20_000 {
             let long = "x".repeat(number % 400);
             let one = [charge(&format!("{number}{long}"), limit(Algorithm::FixedWindow, 1), spend(1))];

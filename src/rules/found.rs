@@ -96,7 +96,7 @@ impl<'r> Found<'r> {
 
     /// The key of the counter that an override charges where no rule stands behind it: of all entries.
     pub fn override_key(&self, domain: &[u8], entries: &[Entry], limit: &Limit) -> Key {
-        let all = |parts: &mut crate::key::Parts| {
+        let all = |parts: &mut crate::key::Parts<'_>| {
             entries.iter().for_each(|entry| parts.entry(&entry.key, &entry.value));
         };
         Key::new(None, domain, all, None, limit)

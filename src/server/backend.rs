@@ -94,6 +94,13 @@ impl Store for Backend {
         }
     }
 
+    fn decide_here(&self, charges: &[Charge]) -> Option<Decision> {
+        match self {
+            Self::Memory(store) => store.decide_here(charges),
+            Self::Redis(store) => store.decide_here(charges),
+        }
+    }
+
     fn is_here(&self) -> bool {
         match self {
             Self::Memory(store) => store.is_here(),

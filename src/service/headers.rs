@@ -17,10 +17,11 @@
 //! The triple's limit is the most that can be left, a bucket's burst, so that `0 <= remaining <= limit` holds and
 //! "reset" is when the two are equal again. For windows it is the number of the rule, as in the reference.
 
-use std::fmt::Write;
+use smallvec::SmallVec;
 
 use crate::{
     clock::Micros,
+    limit::Few,
     limiter::{Answer, Described},
     settings::{Headers, Numbers, Reset, RetryAfter},
 };
@@ -33,89 +34,115 @@ const NAME_OF_OVERRIDES: &str = "override";
 
 const SECOND_US: u64 = 1_000_000;
 
-/// A header: name and value.
-pub type Header = (String, String);
+/// A value in printable ASCII, allocated only where a name is very long.
+pub type Value = SmallVec<[u8; 88]>;
 
-/// The headers of an answer that is given at `now`. `dice` is any number, from which the jitter of `Retry-After` is
-/// drawn.
-pub fn headers(answer: &Answer<'_>, style: &Headers, now: Micros, dice: u64) -> Vec<Header> {
-    let mut out = Vec::new();
+/// A header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header<'a> {
+    /// As the settings have it, or the standard.
+    pub name: &'a str,
+    /// Printable ASCII.
+    pub value: Value,
+}
+
+/// The headers of an answer that is given at `now`. `dice` gives any number, from which the jitter of `Retry-After` is
+/// drawn. Neither is asked where it does not matter.
+pub fn headers<'a>(
+    answer: &Answer<'_>,
+    style: &'a Headers,
+    now: impl FnOnce() -> Micros,
+    dice: impl FnOnce() -> u64,
+) -> Few<Header<'a>> {
+    let mut out = Few::new();
     // `headers: false` on a rule hides its numbers, not its Retry-After.
-    let shown = answer.described.filter(|described| described.rule.is_none_or(|rule| rule.headers));
+    let shown = answer.described.as_ref().filter(|described| described.rule.is_none_or(|rule| rule.headers));
     if let Some(described) = shown {
         match &style.numbers {
             Numbers::Hidden => {}
-            Numbers::Ietf => out.extend(ietf(&described)),
-            Numbers::Triple { names, reset } => out.extend(triple(&described, names, *reset, now)),
+            Numbers::Ietf => ietf(described, &mut out),
+            Numbers::Triple { names, reset } => triple(described, names, *reset, now, &mut out),
         }
     }
     if let (true, Some(retry_us), RetryAfter::Shown { jitter }) =
         (answer.refused, answer.retry_us, style.retry_after)
     {
         let jitter_us = u64::try_from(jitter.as_micros()).unwrap_or(u64::MAX - 1);
-        let wait_us = retry_us.saturating_add(dice % (jitter_us + 1));
+        let jitter_us = if jitter_us == 0 { 0 } else { dice() % (jitter_us + 1) };
         // At least 1: `Retry-After: 0` reads as an invitation.
-        out.push(("Retry-After".to_owned(), seconds_up(wait_us).max(1).to_string()));
+        let seconds = seconds_up(retry_us.saturating_add(jitter_us)).max(1);
+        out.push(Header { name: "Retry-After", value: number(seconds) });
     }
     out
 }
 
-fn ietf(described: &Described<'_>) -> [Header; 2] {
+fn ietf<'a>(described: &Described<'_>, out: &mut Few<Header<'a>>) {
     let name = described.rule.map_or(NAME_OF_OVERRIDES, |rule| &rule.policy);
     let limit = &described.limit;
-    let mut policy = sf_string(name);
-    put(&mut policy, "q", limit.requests().into());
+    let mut policy = Value::new();
+    put_sf_string(&mut policy, name);
+    let mut state = policy.clone();
+    put(&mut policy, ";q=", limit.requests().into());
     if limit.window_us().is_multiple_of(SECOND_US) {
-        put(&mut policy, "w", limit.window_us() / SECOND_US);
+        put(&mut policy, ";w=", limit.window_us() / SECOND_US);
     }
     if limit.burst() != limit.requests() {
-        put(&mut policy, "burst", limit.burst().into());
+        put(&mut policy, ";burst=", limit.burst().into());
     }
-    let mut state = sf_string(name);
-    put(&mut state, "r", described.remaining);
+    put(&mut state, ";r=", described.remaining);
     // A limit of 0 has nothing to wait for.
     if described.next_us > 0 && limit.requests() > 0 {
-        put(&mut state, "t", seconds_up(described.next_us));
+        put(&mut state, ";t=", seconds_up(described.next_us));
     }
-    [("RateLimit-Policy".to_owned(), policy), ("RateLimit".to_owned(), state)]
+    out.push(Header { name: "RateLimit-Policy", value: policy });
+    out.push(Header { name: "RateLimit", value: state });
 }
 
-fn triple(described: &Described<'_>, names: &[String; 3], reset: Reset, now: Micros) -> [Header; 3] {
+fn triple<'a>(
+    described: &Described<'_>,
+    [limit_name, remaining_name, reset_name]: &'a [String; 3],
+    reset: Reset,
+    now: impl FnOnce() -> Micros,
+    out: &mut Few<Header<'a>>,
+) {
     let reset = match reset {
         Reset::Delta => seconds_up(described.reset_us),
-        Reset::Epoch => seconds_up(now.0.saturating_add(described.reset_us)),
+        Reset::Epoch => seconds_up(now().0.saturating_add(described.reset_us)),
     };
-    let [limit_name, remaining_name, reset_name] = names.clone();
-    [
-        (limit_name, described.limit.burst().to_string()),
-        (remaining_name, described.remaining.to_string()),
-        (reset_name, reset.to_string()),
-    ]
+    out.push(Header { name: limit_name, value: number(described.limit.burst().into()) });
+    out.push(Header { name: remaining_name, value: number(described.remaining) });
+    out.push(Header { name: reset_name, value: number(reset) });
 }
 
-fn put(field: &mut String, key: &str, value: u64) {
-    // Writing to a String cannot fail.
-    let _ = write!(field, ";{key}={}", value.min(SF_INTEGER_MAX));
+fn number(number: u64) -> Value {
+    Value::from_slice(itoa::Buffer::new().format(number).as_bytes())
+}
+
+fn put(field: &mut Value, parameter: &str, value: u64) {
+    field.extend_from_slice(parameter.as_bytes());
+    field.extend_from_slice(itoa::Buffer::new().format(value.min(SF_INTEGER_MAX)).as_bytes());
 }
 
 fn seconds_up(us: u64) -> u64 {
     us.div_ceil(SECOND_US)
 }
 
-/// A structured field's String (RFC 9651, 4.1.6): printable ASCII, with `"` and `\` escaped. Rules hold their policy
+/// Appends a structured field's String (RFC 9651, 4.1.6): printable ASCII, with `"` and `\` escaped. Rules hold their policy
 /// names to that; whatever else got here becomes `?` rather than a header that no client can parse.
-fn sf_string(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 32);
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => out.extend(['\\', c]),
-            ' '..='~' => out.push(c),
-            _ => out.push('?'),
+fn put_sf_string(out: &mut Value, text: &str) {
+    out.push(b'"');
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\') {
+        out.extend_from_slice(text.as_bytes());
+    } else {
+        for c in text.chars() {
+            match c {
+                '"' | '\\' => out.extend_from_slice(&[b'\\', c as u8]),
+                ' '..='~' => out.push(c as u8),
+                _ => out.push(b'?'),
+            }
         }
     }
-    out.push('"');
-    out
+    out.push(b'"');
 }
 
 #[cfg(test)]
@@ -178,7 +205,9 @@ mod tests {
     }
 
     fn told(answer: &Answer<'_>, style: &Headers) -> Vec<String> {
-        headers(answer, style, NOW, 0).into_iter().map(|(name, value)| format!("{name}: {value}")).collect()
+        let text =
+            |header: Header<'_>| format!("{}: {}", header.name, str::from_utf8(&header.value).unwrap());
+        headers(answer, style, || NOW, || 0).into_iter().map(text).collect()
     }
 
     fn passed<'r>(described: Option<Described<'r>>) -> Answer<'r> {
@@ -298,13 +327,14 @@ mod tests {
         let jitter = Duration::from_secs(3);
         let style = Headers { numbers: Numbers::Hidden, retry_after: RetryAfter::Shown { jitter } };
         let answer = refused(None, Some(10_000_000));
-        let seen: std::collections::BTreeSet<String> = (0..4_000_000)
+        let seen: std::collections::BTreeSet<Value> = (0..4_000_000)
             .step_by(999)
-            .map(|dice| headers(&answer, &style, NOW, dice)[0].1.clone())
+            .map(|dice| headers(&answer, &style, || NOW, || dice)[0].value.clone())
             .collect();
-        assert_eq!(seen.into_iter().collect::<Vec<_>>(), ["10", "11", "12", "13"]);
+        let seen: Vec<&[u8]> = seen.iter().map(|value| &value[..]).collect();
+        assert_eq!(seen, [b"10", b"11", b"12", b"13"]);
         let longest = Headers { retry_after: RetryAfter::Shown { jitter: Duration::MAX }, ..style };
-        assert_eq!(headers(&answer, &longest, NOW, u64::MAX).len(), 1);
+        assert_eq!(headers(&answer, &longest, || NOW, || u64::MAX).len(), 1);
     }
 
     #[test]
@@ -315,7 +345,9 @@ mod tests {
             ("caf\u{e9}\r\nX: y", r#""caf???X: y""#),
             ("", r#""""#),
         ] {
-            assert_eq!(sf_string(name), want);
+            let mut put = Value::new();
+            put_sf_string(&mut put, name);
+            assert_eq!(str::from_utf8(&put).unwrap(), want);
         }
         let policy = &told(&passed(Some(described(None))), &shown(Numbers::Ietf))[0];
         assert_eq!(policy, "RateLimit-Policy: \"override\";q=20;w=1;burst=30");

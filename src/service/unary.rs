@@ -13,15 +13,14 @@
 //!
 //! Messages behind the first one are skipped.
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Response, header::CONTENT_TYPE};
-use prost::Message;
 use tonic::{Status, metadata::MetadataValue};
 
 use super::MESSAGE_MAX_BYTES;
 
 /// What stands before a message: whether it is compressed, and its length.
-const PREFIX_BYTES: usize = 5;
+pub(super) const PREFIX_BYTES: usize = 5;
 
 const ENCODING: &str = "grpc-encoding";
 const ACCEPTED: &str = "grpc-accept-encoding";
@@ -118,16 +117,10 @@ fn compressed(encoding: &HeaderValue) -> Status {
     status
 }
 
-/// The message of a request.
-///
-/// # Errors
-/// When it is none.
-pub(super) fn decoded<M: Message + Default>(message: Bytes) -> Result<M, Status> {
-    M::decode(message).map_err(|error| Status::internal(error.to_string()))
-}
-
 /// A message behind its prefix, in one buffer.
-pub(super) fn framed(message: &impl Message) -> Bytes {
+#[cfg(test)]
+pub(super) fn framed(message: &impl prost::Message) -> Bytes {
+    use bytes::BufMut;
     let length = message.encoded_len();
     let mut out = BytesMut::with_capacity(PREFIX_BYTES + length);
     out.put_u8(0);

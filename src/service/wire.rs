@@ -34,13 +34,18 @@ fn descriptor(descriptor: RateLimitDescriptor) -> Descriptor {
     }
 }
 
-pub(super) fn response(answer: &Answer<'_>, headers: Vec<Header>) -> RateLimitResponse {
+/// The same message that [`encode`](super::encode) writes, for who reads its fields.
+pub(super) fn response(answer: &Answer<'_>, headers: &[Header<'_>]) -> RateLimitResponse {
     RateLimitResponse {
         overall_code: code(answer.refused).into(),
         statuses: answer.statuses.iter().map(status).collect(),
         response_headers_to_add: headers
-            .into_iter()
-            .map(|(key, value)| HeaderValue { key, value, ..HeaderValue::default() })
+            .iter()
+            .map(|header| HeaderValue {
+                key: header.name.to_owned(),
+                value: String::from_utf8_lossy(&header.value).into_owned(),
+                ..HeaderValue::default()
+            })
             .collect(),
         ..RateLimitResponse::default()
     }
@@ -61,11 +66,11 @@ fn status(status: &Status<'_>) -> DescriptorStatus {
     }
 }
 
-fn code(over: bool) -> Code {
+pub(super) fn code(over: bool) -> Code {
     if over { Code::OverLimit } else { Code::Ok }
 }
 
-fn duration(us: u64) -> prost_types::Duration {
+pub(super) fn duration(us: u64) -> prost_types::Duration {
     let (seconds, us) = (us / 1_000_000, us % 1_000_000);
     let nanos = i32::try_from(us * 1_000).expect("less than a second in nanoseconds fits");
     // Waits saturate at 2^52 µs.

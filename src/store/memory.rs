@@ -194,6 +194,10 @@ impl<C: Clock> Store for MemoryStore<C> {
         ready(Ok(self.decide(charges)))
     }
 
+    fn decide_here(&self, charges: &[Charge]) -> Option<Decision> {
+        Some(self.decide(charges))
+    }
+
     fn is_here(&self) -> bool {
         true
     }

@@ -83,6 +83,7 @@ pub struct Reply<'r> {
 
 /// What comes of one request of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "nearly all are decided, and a box is an allocation")]
 pub enum Answer {
     /// It was decided.
     Decided(Decision),

@@ -90,7 +90,7 @@ fn expected(rules: &[Descriptor], asked: &[(String, String)]) -> Result<(String,
                 return Err(one.below.is_empty());
             }
             let limit = Limit::new(Algorithm::FixedWindow, 1, 3_600_000_000, None).unwrap();
-            let parts = |parts: &mut tollgate::key::Parts| {
+            let parts = |parts: &mut tollgate::key::Parts<'_>| {
                 for ((key, value), share) in asked.iter().zip(&shares) {
                     match share {
                         Some((key, value)) => parts.shared(key.as_bytes(), value.as_bytes()),

@@ -138,7 +138,7 @@ impl Request {
         if !self.failed {
             let verdicts: Vec<Verdict> = self.verdicts.iter().copied().flatten().collect();
             let verdicts = if refused { self.untaken(verdicts) } else { verdicts };
-            self.answer(Ok(Decision { refused, verdicts }));
+            self.answer(Ok(Decision { refused, verdicts: verdicts.into() }));
         }
         if refused || self.failed {
             self.give_back().await;
