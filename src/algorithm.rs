@@ -33,6 +33,7 @@ mod fixed_window;
 mod plain_count;
 mod back;
 mod stored;
+mod words;
 
 use std::fmt;
 

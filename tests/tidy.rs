@@ -41,7 +41,7 @@ const PARTS: &[Part] = &[
     part(2, "near_cache",      "foldhash smallvec"),
     part(2, "lease",           "foldhash tokio"),
     part(2, "split",           "foldhash"),
-    part(2, "store/memory",    "foldhash hashbrown"),
+    part(2, "store/memory",    "smallvec"),
     part(2, "store/script",    "foldhash hashbrown"),
     part(2, "store/redis",     "arc_swap percent_encoding rustls_native_certs thiserror tokio tokio_rustls tracing"),
     part(2, "rules/watch",     "blake3 notify thiserror tracing"),

@@ -23,6 +23,10 @@ impl FixedWindow {
     pub(super) fn of(start: u64, count: u64) -> Self {
         Self { start: Micros(start), count }
     }
+
+    pub(super) fn words(self) -> [u64; 4] {
+        [self.start.0, self.count, 0, 0]
+    }
 }
 
 impl Budget for FixedWindow {

@@ -53,6 +53,10 @@ impl Gcra {
         self.ahead.us -= by.us + u64::from(borrow);
         self.ahead.part = self.ahead.part + if borrow { self.of } else { 0 } - by.part;
     }
+
+    pub(super) fn words(self) -> [u64; 4] {
+        [self.at.0, self.ahead.us, self.ahead.part, self.of]
+    }
 }
 
 impl Budget for Gcra {

@@ -91,6 +91,10 @@ impl SlidingWindow {
         Self { start: Micros(start), this, last }
     }
 
+    pub(super) fn words(self) -> [u64; 4] {
+        [self.start.0, self.this, self.last, 0]
+    }
+
     fn elapsed(&self, now: Micros) -> u64 {
         now.0.saturating_sub(self.start.0)
     }

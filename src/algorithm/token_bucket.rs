@@ -110,6 +110,14 @@ impl TokenBucket {
         Self { tokens, part, of, at: Micros(at) }
     }
 
+    pub(super) fn words(self) -> [u64; 4] {
+        [self.at.0, self.tokens.cast_unsigned(), self.part, self.of]
+    }
+
+    pub(super) fn from_words([at, tokens, part, of]: [u64; 4]) -> Self {
+        Self { tokens: tokens.cast_signed(), part, of, at: Micros(at) }
+    }
+
     fn clamp(&mut self, limit: &Limit) {
         if self.tokens >= i64::from(limit.burst()) {
             self.tokens = i64::from(limit.burst());

@@ -216,7 +216,7 @@ const TABLE: &[Row] = &[
     text(Store, "BACKEND_TYPE", "backend-type", "memory|redis", Derived("redis when REDIS_URL is set, else memory"),
         "where budgets are kept; several Tollgates share them only through Redis"),
     text(Store, "MEMORY_KEYS_MAX", "memory-keys-max", "N", Text("1000000"),
-        "the most counters in memory, about 200 MB of them; the one nearest to full makes room"),
+        "the most counters in memory, about 90 MB of them; the one nearest to full makes room"),
     text(Store, "STORE_TIMEOUT", "store-timeout", "DURATION", Derived("5ms; REDIS_TIMEOUT in compat"),
         "a call that takes longer has failed; Envoy itself gives up after 20 ms"),
     text(Store, "ON_STORE_FAILURE", "on-store-failure", "error|allow|deny|local", Text("error"),

@@ -12,31 +12,36 @@
 //! - **expiring by itself**: each decision looks at a few keys that may be full again and forgets them. There is no
 //!   background task, and no decision has to clean up after a million others.
 //!
-//! A key takes about 160 bytes, its text included (a million like `tg:{acme}:api:tenant=acme,user=user0:token_bucket`
-//! take 159 MB).
+//! A key takes about 90 bytes however long it is: `cargo bench --bench keys` measures it.
 //!
 //! Its limit is that it is one process's: with several Tollgates each grants the whole limit. And it is forgotten with it.
 
 mod shard;
+mod chains;
+mod queue;
+mod pages;
+mod name;
 
 use std::{
     future::ready,
-    hash::BuildHasher,
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use foldhash::quality::RandomState;
+use smallvec::smallvec;
 
-use self::shard::Shard;
+use self::{
+    name::{Name, Names},
+    shard::Shard,
+};
 use crate::{
     algorithm::{Counter, decide},
     clock::{Clock, Micros},
-    limit::{Charge, Decision},
+    limit::{Charge, Decision, Few},
     store::{ShardHealth, Store, StoreError},
 };
 
-/// How many keys are remembered where nobody says otherwise: a million, some 160 MB when all are in use.
+/// How many keys are remembered where nobody says otherwise: a million, some 90 MB when all are in use.
 pub const MEMORY_KEYS_MAX: usize = 1_000_000;
 
 /// The most shards: far more than cores, so that two of them seldom want the same one.
@@ -50,7 +55,7 @@ const SHARD_KEYS_MIN: usize = 1024;
 #[derive(Debug)]
 pub struct MemoryStore<C> {
     clock: C,
-    hasher: RandomState,
+    names: Names,
     shards: Box<[Line]>,
 }
 
@@ -59,25 +64,26 @@ pub struct MemoryStore<C> {
 #[repr(align(128))]
 struct Line(Mutex<Shard>);
 
-/// One counter of a request, and where it lives.
+/// One counter of a request, and where it lives. In the order in which locks are taken.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     shard: usize,
-    hash: u64,
-    /// Of one of the charges that name it.
+    name: Name,
+    /// One of the charges that name it.
     charge: usize,
     /// Index into the guards of this request.
     guard: usize,
 }
 
 impl<C: Clock> MemoryStore<C> {
-    /// Remembers at most `keys_max` keys, at least 1; [`MEMORY_KEYS_MAX`] is the default elsewhere. What is above 2^32−1
+    /// Remembers at most `keys_max` keys, at least 1; [`MEMORY_KEYS_MAX`] is the default elsewhere. What is above 2^32−2
     /// a shard counts as that.
     pub fn new(clock: C, keys_max: usize) -> Self {
         let shards = (keys_max / SHARD_KEYS_MIN + 1).next_power_of_two().min(SHARDS_MAX);
-        let share = (keys_max / shards).min(u32::MAX as usize);
+        let share = (keys_max / shards).min(u32::MAX as usize - 1);
         Self {
             clock,
-            hasher: RandomState::default(),
+            names: Names::default(),
             shards: (0..shards).map(|_| Line(Mutex::new(Shard::new(share)))).collect(),
         }
     }
@@ -106,22 +112,21 @@ impl<C: Clock> MemoryStore<C> {
         (0..self.shards.len()).map(|i| self.lock(i).evictions()).sum()
     }
 
-    /// The common case: one hash, one lock, and no allocation but the answer's.
+    /// The common case: one name, one lock, and no allocation.
     fn decide_one(&self, charge: &Charge, now: Micros) -> Decision {
-        let key = charge.key.as_bytes();
-        let hash = self.hasher.hash_one(key);
-        let mut shard = self.lock(self.shard_of(hash));
-        let slot = shard.find(hash, key);
+        let name = self.names.of(charge.key.as_bytes());
+        let mut shard = self.lock(self.shard_of(&name));
+        let slot = shard.find(&name);
         let mut counter = [Counter::new(slot.and_then(|slot| shard.state(slot, now)))];
         let decision = decide(now, std::slice::from_ref(charge), &mut counter, |_| 0);
-        shard.write(slot, (hash, key), counter[0].write(), now, &self.hasher);
-        shard.sweep(now, &self.hasher);
+        shard.write(slot, &name, counter[0].write(), now);
+        shard.sweep(now);
         decision
     }
 
     fn decide_all(&self, charges: &[Charge], now: Micros) -> Decision {
         let (mut places, counter_of) = self.places(charges);
-        let mut guards: Vec<MutexGuard<'_, Shard>> = Vec::new();
+        let mut guards: Few<MutexGuard<'_, Shard>> = Few::new();
         let mut held = None;
         // Places come in ascending order of their shards.
         for place in &mut places {
@@ -131,52 +136,46 @@ impl<C: Clock> MemoryStore<C> {
             }
             place.guard = guards.len() - 1;
         }
-        let key_of = |place: &Place| charges[place.charge].key.as_bytes();
-        let mut counters: Vec<Counter> = places
-            .iter()
-            .map(|place| {
-                let shard = &guards[place.guard];
-                Counter::new(shard.find(place.hash, key_of(place)).and_then(|slot| shard.state(slot, now)))
-            })
-            .collect();
+        let state = |place: &Place| {
+            let shard = &guards[place.guard];
+            shard.find(&place.name).and_then(|slot| shard.state(slot, now))
+        };
+        let mut counters: Few<Counter> = places.iter().map(|place| Counter::new(state(place))).collect();
         let decision = decide(now, charges, &mut counters, |charge| counter_of[charge]);
         for (place, counter) in places.iter().zip(&counters) {
             let shard = &mut guards[place.guard];
             // Found again, since a key of this very request may have evicted it in a shard of few keys.
-            let slot = shard.find(place.hash, key_of(place));
-            shard.write(slot, (place.hash, key_of(place)), counter.write(), now, &self.hasher);
-            shard.sweep(now, &self.hasher);
+            let slot = shard.find(&place.name);
+            shard.write(slot, &place.name, counter.write(), now);
+            shard.sweep(now);
         }
         decision
     }
 
     /// The distinct counters of a request in the order in which their locks are taken, and which one each charge names.
-    fn places(&self, charges: &[Charge]) -> (Vec<Place>, Vec<usize>) {
-        let mut sorted: Vec<(usize, u64, usize)> = charges
-            .iter()
-            .enumerate()
-            .map(|(i, charge)| {
-                let hash = self.hasher.hash_one(charge.key.as_bytes());
-                (self.shard_of(hash), hash, i)
-            })
-            .collect();
-        let key = |i: usize| charges[i].key.as_bytes();
-        sorted.sort_unstable_by(|a, b| (a.0, a.1, key(a.2)).cmp(&(b.0, b.1, key(b.2))));
-        let mut places: Vec<Place> = Vec::with_capacity(charges.len());
-        let mut counter_of = vec![0; charges.len()];
-        for (shard, hash, charge) in sorted {
-            let same = places.last().is_some_and(|last| last.hash == hash && key(last.charge) == key(charge));
-            if !same {
-                places.push(Place { shard, hash, charge, guard: 0 });
+    fn places(&self, charges: &[Charge]) -> (Few<Place>, Few<usize>) {
+        let place = |(charge, of): (usize, &Charge)| {
+            let name = self.names.of(of.key.as_bytes());
+            Place { shard: self.shard_of(&name), name, charge, guard: 0 }
+        };
+        let mut places: Few<Place> = charges.iter().enumerate().map(place).collect();
+        places.sort_unstable();
+        let mut counter_of: Few<usize> = smallvec![0; charges.len()];
+        let mut distinct = 0;
+        for index in 0..places.len() {
+            let place = places[index];
+            if distinct == 0 || places[distinct - 1].name != place.name {
+                places[distinct] = place;
+                distinct += 1;
             }
-            counter_of[charge] = places.len() - 1;
+            counter_of[place.charge] = distinct - 1;
         }
+        places.truncate(distinct);
         (places, counter_of)
     }
 
-    /// By bits from the middle: the table below uses the lowest and the highest.
-    fn shard_of(&self, hash: u64) -> usize {
-        (hash >> 32) as usize & (self.shards.len() - 1)
+    fn shard_of(&self, name: &Name) -> usize {
+        name.other_spread() as usize & (self.shards.len() - 1)
     }
 
     /// A panic under the lock leaves the shard usable: it is not mended halfway through a decision but before or after.
