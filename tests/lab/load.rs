@@ -203,7 +203,8 @@ pub(crate) struct Drained {
     pub(crate) unknown: u32,
 }
 
-/// Asks each of these counters until it refuses. Failures are asked again: what a drain cannot learn it cannot judge.
+/// Asks each of these counters until it refuses, in three requests: one hit, all that is said to be left, and one more.
+/// Failures are asked again: what a drain cannot learn it cannot judge.
 pub(crate) fn drain(service: &Service, counters: impl Fn(&Counter) -> bool) -> Vec<Drained> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -229,13 +230,23 @@ pub(crate) fn drain(service: &Service, counters: impl Fn(&Counter) -> bool) -> V
 
 async fn drain_one(mut client: Client, counter: Counter) -> Drained {
     let mut drained = Drained::default();
+    let mut hits = 1;
     loop {
-        match ask(&mut client, request(&counter)).await {
-            Ok(Answer::Granted) => drained.granted += 1,
-            Ok(Answer::Refused) => return drained,
+        let question = RateLimitRequest { hits_addend: hits, ..request(&counter) };
+        match answered(&mut client, question).await.map(|answer| (judged(&answer), answer)) {
+            Ok((Answer::Granted, answer)) => {
+                drained.granted += hits;
+                hits = answer.statuses[0].limit_remaining.max(1);
+            }
+            Ok((Answer::Refused, _)) => {
+                assert_eq!(hits, 1, "{counter:?} refuses what it said was left");
+                return drained;
+            }
             other => {
-                drained.unknown += 1;
-                assert!(drained.unknown < 1000, "{counter:?} still answers {other:?}");
+                let other = other.map(|(answer, _)| answer);
+                drained.unknown += hits;
+                hits = 1;
+                assert!(drained.unknown < 100_000, "{counter:?} still answers {other:?}");
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }
@@ -268,8 +279,12 @@ pub(crate) fn request_of(counters: &[&Counter]) -> RateLimitRequest {
 /// # Errors
 /// Without an answer, in the service's words.
 pub(crate) async fn ask(client: &mut Client, request: RateLimitRequest) -> Result<Answer, String> {
+    answered(client, request).await.map(|answer| judged(&answer))
+}
+
+async fn answered(client: &mut Client, request: RateLimitRequest) -> Result<RateLimitResponse, String> {
     match tokio::time::timeout(PATIENCE, client.should_rate_limit(request)).await {
-        Ok(Ok(answer)) => Ok(judged(answer.get_ref())),
+        Ok(Ok(answer)) => Ok(answer.into_inner()),
         Ok(Err(status)) => Err(status.message().to_owned()),
         Err(_) => Err(format!("nothing within {PATIENCE:?}")),
     }
