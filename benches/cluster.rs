@@ -5,6 +5,10 @@
 //! three shards, in turns, with as many decisions in flight; the medians count. CPU is what the kernel has charged to this
 //! process (`utime + stime`) and what each Redis says of itself.
 //!
+//! Then one hot key, through the whole limiter: as one counter, and with `shards: 8`. What counts there is the share of the
+//! busiest server, which is where a cluster ends that has cores enough: decisions a second follow where each server has a
+//! core of its own, which is not so where all of them share two.
+//!
 //! `cargo bench --bench cluster`. Needs redis-server.
 
 mod support {
@@ -14,7 +18,7 @@ mod support {
 #[path = "../tests/support/cluster.rs"]
 mod cluster;
 
-use std::{error::Error, fs, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, error::Error, fs, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use cluster::{Cluster, Plan};
@@ -28,10 +32,15 @@ use fred::{
 };
 use tokio::task::LocalSet;
 use tollgate::{
-    key::Key,
-    limit::{Algorithm, Charge, Cost, Limit, OnRefusal, Role},
+    clock::{Clock, SystemClock},
+    key::{Format, Key},
+    limit::{Algorithm, Charge, Cost, Entry, Limit, OnRefusal, Role},
+    limiter::{Descriptor, Limiter, Options, Question},
+    metrics::Metrics,
+    rules::{Dialect, FailureMode, compile},
     store::{
         Store,
+        memory::MemoryStore,
         redis::{RedisConfig, RedisStore},
         script::{Call, Keys, SPEND},
     },
@@ -43,6 +52,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 const DECISIONS: usize = 60_000;
 const TURNS: usize = 5;
 const KEYS: usize = 10_000;
+const HOT_IN_FLIGHT: usize = 256;
 /// Longer than a busy machine takes.
 const PATIENT: Duration = Duration::from_secs(10);
 
@@ -63,7 +73,74 @@ fn main() -> Result<()> {
         let us = |(here, there): (f64, f64)| format!("{here:.1} µs, {there:.1} µs");
         println!("{in_flight:>10}  {:>22}  {:>22}  {ratio:>13.2}", us(naive), us(ours));
     }
+    println!("\none hot key, {HOT_IN_FLIGHT} in flight, the median of {TURNS} turns");
+    println!(
+        "{:>10}  {:>12}  {:>12}  {:>34}",
+        "shards", "a second", "CPU here", "CPU of each Redis a decision"
+    );
+    for shards in [1, 2, 8] {
+        let hot = LocalSet::new().block_on(&runtime, hot_key(&cluster, shards))?;
+        println!("{shards:>10}  {hot}");
+    }
     Ok(())
+}
+
+/// One key through the limiter, far from its limit.
+async fn hot_key(cluster: &Cluster, shards: u8) -> Result<String> {
+    let url = format!("redis-cluster://{}", cluster.nodes[0].address());
+    let store = RedisStore::new(&RedisConfig { timeout: PATIENT, ..RedisConfig::new(url) })?;
+    store.connect_here();
+    store.reach().wait_for(|reach| reach.now).await?;
+    let options = Options {
+        compat: false,
+        shadow_mode: false,
+        quota_mode: false,
+        on_store_failure: FailureMode::Error,
+        stop_counting: false,
+        fleet_size: 1,
+        near_bytes: 1 << 20,
+        lease_above: 0,
+        keys: Format::OWN,
+    };
+    let limiter =
+        Limiter::new(SystemClock, store, MemoryStore::new(SystemClock, 10), options, Metrics::new());
+    let text = format!(
+        "domain: d\ntenant: t\ndefault_tier: all\ntiers: {{all: {{rate: 4000000000/s, shards: {shards}}}}}\n"
+    );
+    let files = BTreeMap::from([("d.yaml".to_owned(), text.into_bytes())]);
+    limiter.load(Arc::new(compile(&files, Dialect::default()).map_err(|told| told.to_string())?.rules));
+    let limiter = Arc::new(limiter);
+    let mut turns = Vec::new();
+    for _ in 0..TURNS {
+        let (before, began) = (cpu_of_each(cluster), SystemClock.instant());
+        let limiter = limiter.clone();
+        each(HOT_IN_FLIGHT, move |_| {
+            let limiter = limiter.clone();
+            async move {
+                let entries = vec![Entry { key: "t".into(), value: "hot".into() }];
+                let descriptors = vec![Descriptor { entries, ..Descriptor::default() }];
+                let question = Question { domain: "d".into(), descriptors, hits: 0 };
+                let loaded = limiter.loaded().expect("rules were loaded");
+                let answer = limiter.ask(&loaded, &question, PATIENT).await.expect("the cluster answers");
+                assert!(!answer.refused);
+            }
+        })
+        .await;
+        let took = SystemClock.instant().duration_since(began).as_secs_f64();
+        let us = |(after, before): (f64, f64)| (after - before) * 1e6 / DECISIONS as f64;
+        let each: Vec<f64> = cpu_of_each(cluster).into_iter().zip(before).map(us).collect();
+        turns.push((DECISIONS as f64 / took, each));
+    }
+    turns.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (a_second, each) = &turns[TURNS / 2];
+    let mut redis = each[1..].to_vec();
+    redis.sort_by(f64::total_cmp);
+    let [a, b, c] = redis[..] else { return Err("a cluster of three".into()) };
+    let busiest = c / (a + b + c) * 100.0;
+    Ok(format!(
+        "{a_second:>12.0}  {:>9.1} µs  {a:.1} µs, {b:.1} µs, {c:.1} µs: {busiest:.0}% by one",
+        each[0]
+    ))
 }
 
 /// CPU a decision in microseconds, here and in Redis: of the naive way and of ours.
@@ -153,6 +230,12 @@ fn charge(i: usize) -> Charge {
 
 /// In seconds: of this process, and of all nodes.
 fn cpu(cluster: &Cluster) -> (f64, f64) {
+    let each = cpu_of_each(cluster);
+    (each[0], each[1..].iter().sum())
+}
+
+/// In seconds: of this process, and of each node.
+fn cpu_of_each(cluster: &Cluster) -> Vec<f64> {
     let stat = fs::read_to_string("/proc/self/stat").expect("Linux has it");
     let fields: Vec<&str> = stat.rsplit(')').next().expect("a name").split_whitespace().collect();
     let ticks = |i: usize| fields[i].parse::<f64>().expect("a number");
@@ -161,7 +244,7 @@ fn cpu(cluster: &Cluster) -> (f64, f64) {
         let value = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.parse::<f64>().ok());
         value("used_cpu_sys:").unwrap_or(0.0) + value("used_cpu_user:").unwrap_or(0.0)
     });
-    ((ticks(11) + ticks(12)) / TICKS_PER_SECOND, nodes.sum())
+    std::iter::once((ticks(11) + ticks(12)) / TICKS_PER_SECOND).chain(nodes).collect()
 }
 
 fn median(mut turns: Vec<(f64, f64)>) -> (f64, f64) {

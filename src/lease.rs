@@ -13,9 +13,11 @@
 //! at the limit's rate. So as long as `W <= burst` at all times, what is granted in any time `T` is at most
 //! `burst + rate·T`: the bound that the bucket has without leases.
 //!
-//! `W <= burst` is held by each lease for itself. When one of `n` was taken, the bucket had `left` (and less than one more,
-//! for fractions are not told), and all others held at most `O`: so there was *slack*, `burst - left - 1 - n - O`, or none.
-//! Since then the whole has grown by `rate·t` at most. Therefore at `t` after it was asked for, only
+//! `W <= burst` is held by each lease for itself. When one was taken, with `n` hits to hold and `h` for its request, the
+//! whole was within the burst before; so there was *slack* for `h` more at least, which its request has spent. And the
+//! bucket had `left` (and less than one more, for fractions are not told), and all others held at most `O`: so there was slack
+//! for `burst - left - 1 - n - O`, which is more where the bucket is not nearly full. Since then the whole has grown by `rate·t`
+//! at most. Therefore at `t` after it was asked for, only
 //!
 //! ```text
 //! n - max(0, rate·t - slack)
@@ -23,9 +25,11 @@
 //!
 //! of the lease may still be held, spent or given back; what is more is void, as a full bucket's refill is. Of the lease that
 //! was taken first this alone keeps the whole within the burst (what it has spent and what is void make up for all growth
-//! beyond the slack), whatever later ones do, and giving back at any time changes nothing. `O` is bounded since each of the
-//! FLEET_SIZE Tollgates has at most one lease of a key, which was at most `left / (2·FLEET_SIZE)`. Refunds of clients are not
-//! part of this: what they give while leases are held counts like what they give at any other time.
+//! beyond the slack), whatever later ones do, and giving back at any time changes nothing; when it has ended, the next one
+//! does, since the whole was within the burst when that was taken. So whoever spends his lease as fast as the bucket fills
+//! loses nothing of it. `O` is bounded since each of the FLEET_SIZE Tollgates has at most one lease of a key, which was at
+//! most `left / (2·FLEET_SIZE)`. Refunds of clients are not part of this: what they give while leases are held counts like
+//! what they give at any other time.
 //!
 //! For GCRA the same holds, with time instead of tokens. A fixed window needs less: a lease is good until its window ends by
 //! the store's clock. A sliding window weighs a hit by when it was counted, which for held ones is not when they pass, so it

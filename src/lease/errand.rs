@@ -20,6 +20,8 @@ use crate::{
 pub struct Taking<'l> {
     leases: &'l Leases,
     charge: Charge,
+    /// What its request takes at once.
+    hits: u64,
     hold: u64,
     /// What it would have been with enough left.
     size: u64,
@@ -40,7 +42,7 @@ impl<'l> Taking<'l> {
         let cost = Cost::Spend(NonZeroU64::MIN.saturating_add(hits + hold - 1));
         // All or nothing: what is left of a drained limit would be another size.
         let charge = Charge { cost, on_refusal: OnRefusal::Keep, ..charge.clone() };
-        Self { leases, charge, hold, size, asked, answered: false }
+        Self { leases, charge, hits, hold, size, asked, answered: false }
     }
 
     /// What to ask the store.
@@ -61,7 +63,7 @@ impl<'l> Taking<'l> {
         let fleet = self.leases.fleet;
         let most = (u64::from(limit.burst()) * (fleet - 1)).div_ceil(2 * fleet);
         let others = self.size.saturating_mul(fleet - 1).min(most);
-        let held = Held::new(self.hold, limit, *verdict, others, (self.asked, now), until);
+        let held = Held::new((self.hold, self.hits), limit, *verdict, others, (self.asked, now), until);
         let told = held.verdict(limit, now);
         self.leases.counters.taken.inc();
         self.leases.counters.tokens.inc_by(self.hold);

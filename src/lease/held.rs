@@ -27,9 +27,10 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// `others`: the most that other Tollgates may hold of the key.
+    /// What was taken to be held, and what its request took besides and has spent. `others`: the most that other
+    /// Tollgates may hold of the key.
     pub(super) fn new(
-        taken: u64,
+        (taken, hits): (u64, u64),
         limit: &Limit,
         said: Verdict,
         others: u64,
@@ -37,7 +38,7 @@ impl Held {
         ends: Instant,
     ) -> Self {
         let whole = said.remaining.saturating_add(1).saturating_add(taken).saturating_add(others);
-        let slack = u64::from(limit.burst()).saturating_sub(whole);
+        let slack = u64::from(limit.burst()).saturating_sub(whole).max(hits);
         Self { taken, spent: 0, left: taken, slack, said, asked, heard, ends }
     }
 

@@ -1,5 +1,7 @@
 //! Several Tollgates, one key, one store: whatever happens when, no more is granted than the algorithm's bound.
 
+mod share;
+
 use super::*;
 use crate::{
     algorithm::{Counter, State as Stored, Write, decide},
@@ -291,40 +293,6 @@ fn what_another_tollgate_gives_back_while_a_bucket_fills_does_not_overflow_it() 
         }
     }
     world.server.check("a full bucket and a lease");
-}
-
-/// One client after the other until the store refuses.
-fn drain(world: &mut World<'_>, tollgate: &Leases, lease: u32) -> (u64, u64) {
-    let one = charge(world.server.limit, 1);
-    let mut granted = 0;
-    loop {
-        let now = world.instant();
-        match tollgate.next(&one, tollgate.size(&one, Some(lease), now), now) {
-            Next::Here(_) => granted += 1,
-            Next::Ask => {
-                let verdict = world.server.spend(&one, world.now);
-                tollgate.learn(&one, &verdict, now);
-                if !verdict.fits {
-                    return (granted, world.server.calls);
-                }
-                granted += 1;
-            }
-            Next::Take(taking) => {
-                let verdict = world.server.spend(taking.charge(), world.now);
-                granted += u64::from(taking.answered(&verdict, now).is_some());
-            }
-            Next::GiveBack(_) | Next::Wait(_) => unreachable!("nobody else asks"),
-        }
-    }
-}
-
-#[test]
-fn a_lease_of_50_is_one_call_for_51_and_smaller_ones_when_little_is_left() {
-    let tollgate = &tollgates(1, 0)[0];
-    let mut world = World::new(limit(Algorithm::FixedWindow, 100_000, 3_600_000_000, None), 1);
-    let (granted, calls) = drain(&mut world, tollgate, 50);
-    assert_eq!(granted, 100_000, "to the last one");
-    assert!(calls * 50 <= granted, "{calls} calls");
 }
 
 #[test]

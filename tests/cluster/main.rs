@@ -18,6 +18,7 @@ mod sentinel;
 mod store;
 
 mod across;
+mod split;
 mod topology;
 mod trio;
 
