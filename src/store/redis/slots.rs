@@ -65,6 +65,16 @@ pub(super) struct ShardView {
     pub(super) replicas: Vec<Endpoint>,
 }
 
+/// The most nodes that a cluster may name: each is dialled, and Redis Cluster is made for 1,000. Also the most parts of one
+/// that are told apart.
+const NODES_MAX: usize = 2048;
+
+/// What no cluster is, and nobody wants to dial.
+fn bounded(views: Vec<ShardView>) -> Option<Vec<ShardView>> {
+    let nodes: usize = views.iter().map(|view| 1 + view.replicas.len()).sum();
+    (nodes <= NODES_MAX).then_some(views)
+}
+
 /// Reads the reply to `CLUSTER SHARDS`, asked of the host `asked`. `tls` chooses among a node's two ports.
 pub(super) fn from_shards(reply: &Value, asked: &str, tls: bool) -> Option<Vec<ShardView>> {
     let shards = reply.list()?.iter().map(|shard| {
@@ -86,7 +96,7 @@ pub(super) fn from_shards(reply: &Value, asked: &str, tls: bool) -> Option<Vec<S
         }
         Some(view)
     });
-    shards.collect()
+    bounded(shards.collect::<Option<_>>()?)
 }
 
 /// The endpoint of a node that is not known to have failed, and whether it is the primary.
@@ -144,12 +154,14 @@ pub(super) fn from_slots(reply: &Value, asked: &str) -> Option<Vec<ShardView>> {
         let range = range(first, last)?;
         let primary = nodes.next().flatten();
         let replicas: Vec<Endpoint> = nodes.flatten().collect();
+        let number = shards.len();
         match shards.iter_mut().find(|shard| shard.primary == primary && primary.is_some()) {
             Some(shard) => shard.ranges.push(range),
+            None if number == NODES_MAX => return None,
             None => shards.push(ShardView { ranges: vec![range], primary, replicas }),
         }
     }
-    Some(shards)
+    bounded(shards)
 }
 
 /// The value of `name:value` in an `INFO`-like text.
@@ -251,6 +263,20 @@ mod tests {
         }
         assert_eq!(from_slots(&frame("[ [ 9 5 [ h 1 ] ] ]"), "h"), None);
         assert_eq!(from_slots(&frame("[ [ 0 16384 [ h 1 ] ] ]"), "h"), None);
+    }
+
+    #[test]
+    fn a_map_of_more_nodes_than_a_cluster_can_have_is_none() {
+        for (nodes, read) in [(1000, true), (NODES_MAX, true), (NODES_MAX + 1, false)] {
+            let shards = |node: usize| {
+                format!("[ slots [ {node} {node} ] nodes [ [ port 1 endpoint h{node} role master ] ] ]")
+            };
+            let reply = frame(&format!("[ {} ]", (0..nodes).map(shards).collect::<Vec<_>>().join(" ")));
+            assert_eq!(from_shards(&reply, "h", false).is_some(), read, "{nodes}");
+            let slots = |node: usize| format!("[ {node} {node} [ h{node} 1 ] ]");
+            let reply = frame(&format!("[ {} ]", (0..nodes).map(slots).collect::<Vec<_>>().join(" ")));
+            assert_eq!(from_slots(&reply, "h").is_some(), read, "{nodes}");
+        }
     }
 
     #[test]
