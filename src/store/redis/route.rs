@@ -60,7 +60,11 @@ impl Deployment {
         }
         match answer {
             Ok(decision) => Ok(decision),
-            Err(error) => self.follow(node, seat, charges, deadline, error).await,
+            // Boxed, since it is seldom and would make the future of each request twice as large.
+            Err(error @ (NodeError::Moved { .. } | NodeError::Ask { .. })) => {
+                Box::pin(self.follow(node, seat, charges, deadline, error)).await
+            }
+            Err(error) => Err(self.undecided(node, charges, error)),
         }
     }
 
