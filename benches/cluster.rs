@@ -9,19 +9,29 @@
 //! busiest server, which is where a cluster ends that has cores enough: decisions a second follow where each server has a
 //! core of its own, which is not so where all of them share two.
 //!
+//! How often our store allocates for a request is counted besides: of one charge, and of three on three shards.
+//!
 //! `cargo bench --bench cluster`. Needs redis-server.
 
 mod support {
     #[path = "../../tests/support/redis.rs"]
     pub(crate) mod redis;
 }
+#[path = "support/allocations.rs"]
+mod allocations;
 #[path = "../tests/support/cluster.rs"]
 mod cluster;
 
-use std::{collections::BTreeMap, error::Error, fs, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    error::Error,
+    fs,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
 
 use bytes::Bytes;
-use cluster::{Cluster, Plan};
+use cluster::{Cluster, Plan, slot_of};
 use fred::{
     clients::Client,
     interfaces::{ClientLike, LuaInterface},
@@ -82,15 +92,16 @@ fn main() -> Result<()> {
         let hot = LocalSet::new().block_on(&runtime, hot_key(&cluster, shards))?;
         println!("{shards:>10}  {hot}");
     }
+    for shards in [1, 3] {
+        let calls = LocalSet::new().block_on(&runtime, allocations(&cluster, shards))?;
+        println!("{calls:.1} allocations a request of {shards} charges on {shards} shards, 16 in flight");
+    }
     Ok(())
 }
 
 /// One key through the limiter, far from its limit.
 async fn hot_key(cluster: &Cluster, shards: u8) -> Result<String> {
-    let url = format!("redis-cluster://{}", cluster.nodes[0].address());
-    let store = RedisStore::new(&RedisConfig { timeout: PATIENT, ..RedisConfig::new(url) })?;
-    store.connect_here();
-    store.reach().wait_for(|reach| reach.now).await?;
+    let store = connected(cluster).await?;
     let options = Options {
         compat: false,
         shadow_mode: false,
@@ -143,13 +154,41 @@ async fn hot_key(cluster: &Cluster, shards: u8) -> Result<String> {
     ))
 }
 
-/// CPU a decision in microseconds, here and in Redis: of the naive way and of ours.
-async fn measure(cluster: &Cluster, in_flight: usize) -> Result<[(f64, f64); 2]> {
+/// How often a request allocates, what receives its answers included.
+async fn allocations(cluster: &Cluster, shards: usize) -> Result<f64> {
+    let store = Arc::new(connected(cluster).await?);
+    let request: Vec<Charge> = (0..shards)
+        .filter_map(|shard| {
+            let mut all = (0..).map(charge);
+            all.find(|charge| cluster.owner(slot_of(charge.key.as_bytes())) == Some(shard))
+        })
+        .collect();
+    let request: Arc<[Charge]> = request.into();
+    let before = allocations::CALLS.load(Relaxed);
+    each(16, |_| async {}).await;
+    let between = allocations::CALLS.load(Relaxed);
+    each(16, move |_| {
+        let (store, request) = (store.clone(), request.clone());
+        async move {
+            assert!(!store.spend(&request, PATIENT).await.expect("the cluster answers").refused);
+        }
+    })
+    .await;
+    let after = allocations::CALLS.load(Relaxed);
+    Ok(((after - between) as f64 - (between - before) as f64) / DECISIONS as f64)
+}
+
+async fn connected(cluster: &Cluster) -> Result<RedisStore> {
     let url = format!("redis-cluster://{}", cluster.nodes[0].address());
     let store = RedisStore::new(&RedisConfig { timeout: PATIENT, ..RedisConfig::new(url) })?;
     store.connect_here();
     store.reach().wait_for(|reach| reach.now).await?;
-    let store = Arc::new(store);
+    Ok(store)
+}
+
+/// CPU a decision in microseconds, here and in Redis: of the naive way and of ours.
+async fn measure(cluster: &Cluster, in_flight: usize) -> Result<[(f64, f64); 2]> {
+    let store = Arc::new(connected(cluster).await?);
 
     let hosts: Vec<(String, u16)> = cluster.nodes.iter().map(|n| ("127.0.0.1".to_owned(), n.port)).collect();
     let config = Config { server: ServerConfig::new_clustered(hosts), ..Config::default() };

@@ -6,9 +6,17 @@
 //!
 //! CPU is what the kernel has charged to the server process (`utime + stime` of `/proc/PID/stat`), not time on a
 //! clock, since client and server share the cores. The servers take turns, so that a machine that slows down slows
-//! all of them, and the median of the turns counts.
+//! all of them, and the median of the turns counts. Each is compared with the floor of its own question: one descriptor, or
+//! three whose counters are on three shards of a cluster.
 //!
 //! `cargo bench --bench decision`. Needs h2load (package nghttp2-client), and redis-server for its part.
+
+mod support {
+    #[path = "../../tests/support/redis.rs"]
+    pub(crate) mod redis;
+}
+#[path = "../tests/support/cluster.rs"]
+mod cluster;
 
 use std::{
     collections::BTreeMap,
@@ -22,6 +30,7 @@ use std::{
     thread,
 };
 
+use cluster::{Cluster, Plan, slot_of};
 use prost::Message;
 use tollgate::proto::envoy::{
     extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
@@ -41,6 +50,9 @@ const CONNECTIONS: u64 = 8;
 /// Requests in flight on each connection.
 const STREAMS: u64 = 16;
 const TURNS: usize = 5;
+
+/// The rows behind one are compared with it.
+const FLOOR: &str = "no-op (the floor)";
 
 /// `USER_HZ`, the unit of `/proc/PID/stat`: fixed at 100 for user space on Linux.
 const TICKS_PER_SECOND: u64 = 100;
@@ -67,17 +79,25 @@ fn main() -> Result<()> {
     fs::write(rules.join("bench.yaml"), RULES)?;
 
     let redis = redis(folder.path())?;
+    let one = |algorithm: &str| question(algorithm, &["ann".to_owned()]);
     let mut servers = vec![
-        Contestant::new("no-op (the floor)", "token_bucket", start_floor()?),
-        Contestant::new("memory, token_bucket", "token_bucket", tollgate(&rules, None)?),
-        Contestant::new("memory, fixed_window", "fixed_window", tollgate(&rules, None)?),
+        Contestant::new(FLOOR, one("token_bucket"), start_floor()?),
+        Contestant::new("memory, token_bucket", one("token_bucket"), tollgate(&rules, &[])?),
+        Contestant::new("memory, fixed_window", one("fixed_window"), tollgate(&rules, &[])?),
     ];
+    let mut of_shards = None;
     match &redis {
         Some((_, url)) => {
             for algorithm in ["token_bucket", "fixed_window"] {
-                let server = tollgate(&rules, Some(url))?;
-                servers.push(Contestant::new(&format!("redis, {algorithm}"), algorithm, server));
+                let server = tollgate(&rules, &[("REDIS_URL", url)])?;
+                servers.push(Contestant::new(&format!("redis, {algorithm}"), one(algorithm), server));
             }
+            let cluster = of_shards.insert(Cluster::start_as(&Plan { replicas: 0, ..Plan::usual() }));
+            let three = question("token_bucket", &one_of_each_shard(cluster));
+            servers.push(Contestant::new(FLOOR, three.clone(), start_floor()?));
+            let urls = cluster.addresses();
+            let server = tollgate(&rules, &[("REDIS_TYPE", "cluster"), ("REDIS_URL", &urls)])?;
+            servers.push(Contestant::new("cluster, 3 on 3 shards", three, server));
         }
         None => println!("redis is not measured: redis-server is not on PATH"),
     }
@@ -90,14 +110,28 @@ fn main() -> Result<()> {
     Ok(())
 }
 
+/// Values whose counters are on one shard each.
+fn one_of_each_shard(cluster: &Cluster) -> Vec<String> {
+    let on = |shard: usize| {
+        let mut values = (0..).map(|i| format!("user{i}"));
+        let key = |value: &str| format!("tg:bench:token_bucket={value}:token_bucket");
+        let found = values.find(|value| cluster.owner(slot_of(key(value).as_bytes())) == Some(shard));
+        found.expect("keys spread over all shards")
+    };
+    (0..cluster.nodes.len()).map(on).collect()
+}
+
 fn report(servers: &[Contestant]) {
-    let floor = median(&servers[0].cpu_us);
+    let mut floor = 0.0;
     println!(
         "\nCPU a request in µs (median of {TURNS} turns of {REQUESTS} requests, {CONNECTIONS} connections of {STREAMS} streams)"
     );
     println!("{:24} {:>7} {:>8} {:>9} {:>9}   turns", "server", "µs", "ratio", "redis µs", "requests/s");
     for server in servers {
         let cpu = median(&server.cpu_us);
+        if server.name == FLOOR {
+            floor = cpu;
+        }
         let turns: Vec<String> = server.cpu_us.iter().map(|us| format!("{us:.1}")).collect();
         let redis = if server.name.starts_with("redis") {
             format!("{:.1}", median(&server.redis_us))
@@ -124,7 +158,7 @@ fn median(values: &[f64]) -> f64 {
 
 struct Contestant {
     name: String,
-    key: &'static str,
+    question: RateLimitRequest,
     server: Server,
     cpu_us: Vec<f64>,
     redis_us: Vec<f64>,
@@ -132,14 +166,14 @@ struct Contestant {
 }
 
 impl Contestant {
-    fn new(name: &str, key: &'static str, server: Server) -> Self {
-        Self { name: name.into(), key, server, cpu_us: vec![], redis_us: vec![], per_second: vec![] }
+    fn new(name: &str, question: RateLimitRequest, server: Server) -> Self {
+        Self { name: name.into(), question, server, cpu_us: vec![], redis_us: vec![], per_second: vec![] }
     }
 
     fn turn(&mut self, folder: &Path, redis: Option<&Server>, turn: usize) -> Result<()> {
         self.check()?;
         let body = folder.join("body");
-        fs::write(&body, framed(&question(self.key)))?;
+        fs::write(&body, framed(&self.question))?;
         let before = (self.server.cpu_us()?, redis.map_or(Ok(0), Server::cpu_us)?);
         let per_second = load(&self.server.address, &body)?;
         let after = (self.server.cpu_us()?, redis.map_or(Ok(0), Server::cpu_us)?);
@@ -159,9 +193,9 @@ impl Contestant {
         let answer = runtime.block_on(async {
             let mut client =
                 RateLimitServiceClient::connect(format!("http://{}", self.server.address)).await?;
-            Ok::<_, Box<dyn Error>>(client.should_rate_limit(question(self.key)).await?.into_inner())
+            Ok::<_, Box<dyn Error>>(client.should_rate_limit(self.question.clone()).await?.into_inner())
         })?;
-        if answer.overall_code() != Code::Ok || answer.statuses.len() != 1 {
+        if answer.overall_code() != Code::Ok || answer.statuses.len() != self.question.descriptors.len() {
             return Err(format!("{} answers {answer:?}", self.name).into());
         }
         Ok(())
@@ -186,11 +220,15 @@ fn load(address: &str, body: &Path) -> Result<f64> {
     rate.ok_or_else(|| format!("h2load says no rate:\n{text}").into())
 }
 
-fn question(key: &str) -> RateLimitRequest {
-    let entry = Entry { key: key.to_owned().into(), value: "ann".into() };
+/// A descriptor for each value.
+fn question(key: &str, values: &[String]) -> RateLimitRequest {
+    let descriptor = |value: &String| {
+        let entry = Entry { key: key.to_owned().into(), value: value.clone().into() };
+        RateLimitDescriptor { entries: vec![entry], ..Default::default() }
+    };
     RateLimitRequest {
         domain: "bench".into(),
-        descriptors: vec![RateLimitDescriptor { entries: vec![entry], ..Default::default() }],
+        descriptors: values.iter().map(descriptor).collect(),
         hits_addend: 0,
     }
 }
@@ -251,7 +289,7 @@ impl Drop for Server {
     }
 }
 
-fn tollgate(rules: &Path, redis: Option<&str>) -> Result<Server> {
+fn tollgate(rules: &Path, redis: &[(&'static str, &str)]) -> Result<Server> {
     let mut settings = BTreeMap::from([
         ("GRPC_HOST", "127.0.0.1"),
         ("HOST", "127.0.0.1"),
@@ -261,9 +299,7 @@ fn tollgate(rules: &Path, redis: Option<&str>) -> Result<Server> {
         // The load leaves Redis no core of its own; a slow answer is to be measured, not cut.
         ("STORE_TIMEOUT", "1s"),
     ]);
-    if let Some(url) = redis {
-        settings.insert("REDIS_URL", url);
-    }
+    settings.extend(redis.iter().copied());
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.arg("serve").arg("--rules").arg(rules).envs(settings);
     Server::start(command, "grpc listening on ")

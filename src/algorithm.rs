@@ -154,7 +154,11 @@ pub fn decide(
 
 /// For each counter, how many hits it has to hold for all charges that name it to fit one after the other. A client who
 /// is told to come back when his first charge fits would be refused for the second.
-fn hits_together(charges: &[Charge], counters: usize, counter_of: impl Fn(usize) -> usize) -> Few<u64> {
+pub(crate) fn hits_together(
+    charges: &[Charge],
+    counters: usize,
+    counter_of: impl Fn(usize) -> usize,
+) -> Few<u64> {
     let mut most: Few<u64> = smallvec![0; counters];
     let mut sums: Few<u64> = smallvec![0; counters];
     for (i, charge) in charges.iter().enumerate() {

@@ -31,16 +31,20 @@ pub fn giving_back(limit: &Limit, verdict: &Verdict, hits: u64) -> Cost {
     Cost::GiveBack { hits, since: Micros(since.min(TIME_MAX_US)) }
 }
 
-/// What a verdict would read if these hits, which fitted and were taken, had not been. Of a bucket exact to a microsecond;
-/// a sliding window is said to be whole when its present hits are gone, though only older ones may have been left.
-pub(crate) fn untaken(limit: &Limit, verdict: Verdict, hits: u64) -> Verdict {
-    let left = (verdict.remaining as i64 - verdict.beyond as i64 + hits as i64).min(i64::from(limit.burst()));
+/// What a verdict would read if these hits, which were taken, had not been (below 0: were given). Of a bucket exact to a
+/// microsecond; a sliding window is said to be whole when its present hits are gone, though only older ones may be left.
+pub(crate) fn untaken(limit: &Limit, verdict: Verdict, hits: i64) -> Verdict {
+    let left = (verdict.remaining as i64 - verdict.beyond as i64 + hits).min(i64::from(limit.burst()));
     if hits == 0 || limit.requests() == 0 {
         return verdict;
     }
     let whole = left == i64::from(limit.burst());
     let (tokens, us) = limit.reduced();
-    let earlier = if limit.algorithm().has_window() { 0 } else { arith::muldiv(hits, us, tokens).0 };
+    let earlier = if limit.algorithm().has_window() {
+        0
+    } else {
+        arith::muldiv(hits.max(0).unsigned_abs(), us, tokens).0
+    };
     Verdict {
         remaining: left.max(0).unsigned_abs(),
         beyond: left.min(0).unsigned_abs(),

@@ -90,7 +90,7 @@ impl Held {
     /// The store's verdict, as if what is left here had not been taken, counted down by the time since.
     pub(super) fn verdict(&self, limit: &Limit, now: Instant) -> Verdict {
         let since = us(self.asked, now);
-        let verdict = untaken(limit, self.said, self.left);
+        let verdict = untaken(limit, self.said, self.left as i64);
         let later = |us: u64| if us == 0 { 0 } else { us.saturating_sub(since).max(1) };
         Verdict {
             fits: true,

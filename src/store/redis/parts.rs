@@ -5,6 +5,7 @@ use std::{pin::Pin, sync::Arc, task::Poll};
 use super::{
     Shared,
     deployment::Deployment,
+    map::Map,
     node::Node,
     route::{Grain, Undecided},
 };
@@ -23,6 +24,31 @@ pub(super) struct Part {
     pub(super) indices: Vec<usize>,
 }
 
+/// The part that holds all charges, where there is one. Its indices are left out.
+pub(super) fn the_one(shared: &Shared, charges: &[Charge]) -> Result<Option<Part>, StoreError> {
+    let mut one: Option<(Part, u16)> = None;
+    for charge in charges {
+        let deployment = shared.deployment(charge);
+        let map = deployment.map();
+        let slot = map.slot(charge.key.as_bytes());
+        let Some(node) = map.node(slot) else { return Err(deployment.nobody_has(slot)) };
+        match &one {
+            Some((part, of))
+                if !Arc::ptr_eq(&part.node, node) || (part.grain == Grain::Slot && *of != slot) =>
+            {
+                return Ok(None);
+            }
+            Some(_) => {}
+            None => {
+                let grain = grain_of(&map, node, Grain::Node);
+                let (deployment, node) = (deployment.clone(), node.clone());
+                one = Some((Part { deployment, node, grain, indices: Vec::new() }, slot));
+            }
+        }
+    }
+    Ok(one.map(|(part, _)| part))
+}
+
 /// Puts charges together by their server, in the order of the request.
 pub(super) fn parts(
     shared: &Shared,
@@ -37,7 +63,7 @@ pub(super) fn parts(
         let map = deployment.map();
         let slot = map.slot(charge.key.as_bytes());
         let Some(node) = map.node(slot) else { return Err(deployment.nobody_has(slot)) };
-        let grain = if map.is_cluster() && !node.crosses_slots() { grain.max(Grain::Slot) } else { grain };
+        let grain = grain_of(&map, node, grain);
         let same = parts.iter_mut().find(|(part, of)| {
             Arc::ptr_eq(&part.node, node)
                 && match grain {
@@ -56,6 +82,11 @@ pub(super) fn parts(
         }
     }
     Ok(parts.into_iter().map(|(part, _)| part).collect())
+}
+
+/// Of charges that would be put together by `grain`, where the node lets a call hold several slots.
+fn grain_of(map: &Map, node: &Node, grain: Grain) -> Grain {
+    if map.is_cluster() && !node.crosses_slots() { grain.max(Grain::Slot) } else { grain }
 }
 
 /// Parts that fell apart become smaller each time, so that this ends.
