@@ -307,7 +307,7 @@ impl<C: Clock, S: Store> Limiter<C, S> {
             Begun::Answered(answer) => return Ok(answer),
             Begun::Pending(pending) => pending,
         };
-        self.finish(pending, within).await
+        self.finish(pending, within, |answer| answer).await
     }
 
     /// The part of [`Limiter::ask`] that waits for nobody.
@@ -336,19 +336,26 @@ impl<C: Clock, S: Store> Limiter<C, S> {
         }
     }
 
-    /// The part of [`Limiter::ask`] that waits for the store, no longer than `within`.
+    /// The part of [`Limiter::ask`] that waits for the store, no longer than `within`. The answer is told to `tell`, and
+    /// not returned: answers are large, and what futures return is moved once for each that waits for another.
     ///
     /// # Errors
     /// A store that gave no answer where the rules say `error`.
-    pub async fn finish<'r>(&self, pending: Pending<'r>, within: Duration) -> Result<Answer<'r>, AskError> {
+    pub async fn finish<'r, T>(
+        &self,
+        pending: Pending<'r>,
+        within: Duration,
+        tell: impl FnOnce(Answer<'r>) -> T,
+    ) -> Result<T, AskError> {
         let Pending(mut waiting) = pending;
         let Waiting { loaded, plan, named, asking } = &mut *waiting;
-        let answer = match self.decide_there(plan, asking, within).await {
+        let decided = self.decide_there(plan, asking, within).await;
+        let answer = match decided {
             Ok(decided) => plan.answer(decided, &self.options, self.clock.now()),
             Err(error) => self.without_store(plan, error)?,
         };
         plan.count(&answer, loaded, named, self.metrics.reference.as_ref());
-        Ok(answer)
+        Ok(tell(answer))
     }
 
     /// What [`Limiter::ask`] would ask of the store, in order; for people who want to know.

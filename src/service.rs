@@ -37,7 +37,7 @@ pub use in_flight::{InFlight, Place};
 
 use crate::{
     clock::Clock,
-    limiter::{Answer, AskError, Begun, Limiter, Question},
+    limiter::{Answer, AskError, Begun, Limiter, Loaded, Pending, Question},
     metrics::Metrics,
     proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse},
     service::headers::Header,
@@ -74,7 +74,8 @@ struct Shared<C, S> {
 pub struct Call {
     arrived: Instant,
     deadline: Deadline,
-    span: Option<Asked>,
+    /// Boxed, since it is large, mostly not there, and moved with the call.
+    span: Option<Box<Asked>>,
 }
 
 impl Call {
@@ -126,18 +127,32 @@ impl<C: Clock, S: Store> Service<C, S> {
     ) -> Result<T, AskError> {
         let Shared { clock, limiter, metrics, .. } = &*self.shared;
         let loaded = limiter.in_force();
-        let begun = match loaded.as_deref() {
+        let (pending, tell) = match self.begun(loaded.as_deref(), question, tell) {
+            Ok(pending) => pending,
+            Err(told) => return told,
+        };
+        let left = deadline.left(clock.instant());
+        let told = limiter.finish(pending, left, |answer| self.told(question, &answer, tell)).await;
+        told.map_err(|error| failed(metrics, error))
+    }
+
+    /// As far as nobody waits: what has to be asked of the store, or as an error, all of it. A function of its own, so
+    /// that the future of a question has no room for an answer.
+    fn begun<'r, T, F: FnOnce(&Answer<'_>, &[Header<'_>], Option<Struct>) -> T>(
+        &self,
+        loaded: Option<&'r Loaded>,
+        question: &Question,
+        tell: F,
+    ) -> Result<(Pending<'r>, F), Result<T, AskError>> {
+        let Shared { limiter, metrics, .. } = &*self.shared;
+        let begun = match loaded {
             Some(loaded) => limiter.begin(loaded, question),
             None => Err(AskError::NoRules),
         };
-        let pending = match begun {
-            Ok(Begun::Pending(pending)) => pending,
-            Ok(Begun::Answered(answer)) => return Ok(self.told(question, &answer, tell)),
-            Err(error) => return Err(failed(metrics, error)),
-        };
-        match limiter.finish(pending, deadline.left(clock.instant())).await {
-            Ok(answer) => Ok(self.told(question, &answer, tell)),
-            Err(error) => Err(failed(metrics, error)),
+        match begun {
+            Ok(Begun::Pending(pending)) => Ok((pending, tell)),
+            Ok(Begun::Answered(answer)) => Err(Ok(self.told(question, &answer, tell))),
+            Err(error) => Err(Err(failed(metrics, error))),
         }
     }
 
@@ -165,7 +180,7 @@ impl<C: Clock, S: Store> Service<C, S> {
     /// What is known of a call before its message is.
     pub fn call(&self, headers: &HeaderMap) -> Call {
         let arrived = self.shared.clock.instant();
-        let span = self.shared.spans.as_ref().and_then(|spans| spans.begin(headers));
+        let span = self.shared.spans.as_ref().and_then(|spans| spans.begin(headers)).map(Box::new);
         Call { arrived, deadline: Deadline::of(headers, arrived), span }
     }
 
