@@ -22,7 +22,8 @@
 //! limit's. A request is refused only when all parts together had too little: each as it said in this request, or to an
 //! earlier one by which it is over until a time that has not come (within [`HOLD_MAX`](crate::near_cache::HOLD_MAX), as near
 //! answers have it), or when others were faster several times in a row. A cost may be larger than a part: it is taken of
-//! several, all or nothing.
+//! several, all or nothing. Parts are looked at a few keys at a time, and no more once a request is refused for sure: what
+//! is told of its other keys, and of a cost that its limit never has, is then what was known.
 //!
 //! **What it costs.** Of a bucket, parts of a hit are no hit: with `n` parts, up to `n` hits may be under way that none of
 //! them has whole; they are not lost, and rates are exact. A sliding window rounds its share of the last window up in each

@@ -20,6 +20,7 @@ use super::Limiter;
 use crate::{
     algorithm::refuses,
     clock::Clock,
+    key::SHARDS_MAX,
     limit::{Charge, Cost, Decision, Few, OnRefusal, Role, Verdict},
     split::{Asked, Deal, Split},
     store::{Store, StoreError},
@@ -27,6 +28,11 @@ use crate::{
 
 /// How often a request is asked for at most, when others are faster each time.
 const ROUNDS_MAX: usize = 4;
+
+/// How many parts are looked at in one call at most: some hundred microseconds of a server's time.
+const LOOKS_MAX: usize = 256;
+
+const _: () = assert!(SHARDS_MAX as usize <= LOOKS_MAX, "all parts of one key go into one call");
 
 /// One charge of a request.
 struct Wish<'c> {
@@ -79,7 +85,7 @@ impl<C: Clock, S: Store> Limiter<C, S> {
                 break;
             }
         }
-        Ok(self.conclude(charges, wishes, passed, within).await)
+        Ok(self.conclude(charges, wishes, passed, began, within).await)
     }
 
     fn wish<'c>(&self, charge: &'c Charge, now: Instant) -> Wish<'c> {
@@ -109,31 +115,44 @@ impl<C: Clock, S: Store> Limiter<C, S> {
         Ok(decision.refused)
     }
 
-    /// Asks what the parts have left of wishes that need to know it.
+    /// Asks what the parts have left of wishes that need to know it, a few wishes at a time, so that others get their turn
+    /// in between. Once the request is refused for sure the rest is not looked at, but told from what is known.
     async fn look(&self, wishes: &mut [Wish<'_>], began: Asked, within: Duration) -> Result<(), StoreError> {
-        let asked = self.asked();
-        let trust = self.splits.trust();
-        let unsure: Vec<Vec<u8>> = wishes
-            .iter()
-            .map(|wish| match &wish.split {
-                Some(split) if wish.is_unsure() => split.unsure(began, trust, asked.at).collect(),
-                _ => Vec::new(),
-            })
-            .collect();
-        let parts = wishes.iter().zip(&unsure).flat_map(|(wish, parts)| {
-            parts.iter().filter_map(|&part| wish.part(part, Cost::Look(0), Role::Shadow))
-        });
-        let looks: Vec<Charge> = parts.collect();
-        if looks.is_empty() {
-            return Ok(());
-        }
-        let decision = self.store.spend(&looks, self.left(within, began.at, asked.at)?).await?;
-        let mut verdicts = decision.verdicts.iter();
-        for (wish, parts) in wishes.iter_mut().zip(&unsure).filter(|(_, parts)| !parts.is_empty()) {
-            if let Some(split) = &mut wish.split {
-                parts.iter().zip(&mut verdicts).for_each(|(&part, verdict)| split.hear(part, verdict, asked));
+        let (trust, now) = (self.splits.trust(), self.clock.instant());
+        let in_vain = wishes.iter().any(Wish::refuses_whole);
+        let mut unsure: Vec<&mut Wish<'_>> = wishes.iter_mut().filter(|wish| wish.is_unsure()).collect();
+        // Those that most likely refuse the request come first.
+        unsure.sort_by_key(|wish| (wish.charge.role != Role::Enforce, wish.has_enough(now)));
+        let mut later = &mut unsure[..];
+        while !later.is_empty() {
+            let asked = self.asked();
+            let (mut looks, mut parts_of) = (Vec::new(), Vec::new());
+            for wish in later.iter() {
+                let parts = wish.unsure(began, trust, asked.at);
+                if looks.len() + parts.len() > LOOKS_MAX {
+                    break;
+                }
+                looks.extend(parts.iter().filter_map(|&part| wish.part(part, Cost::Look(0), Role::Shadow)));
+                parts_of.push(parts);
             }
-            self.learn(wish);
+            let (few, rest) = later.split_at_mut(parts_of.len());
+            later = rest;
+            if looks.is_empty() {
+                continue;
+            }
+            let decision = self.store.spend(&looks, self.left(within, began.at, asked.at)?).await?;
+            let mut verdicts = decision.verdicts.iter();
+            for (wish, parts) in few.iter_mut().zip(&parts_of) {
+                if let Some(split) = &mut wish.split {
+                    let heard = parts.iter().zip(&mut verdicts);
+                    heard.for_each(|(&part, verdict)| split.hear(part, verdict, asked));
+                }
+                self.learn(wish);
+            }
+            let now = self.clock.instant();
+            if in_vain || few.iter().any(|wish| wish.is_over(began, trust, now)) {
+                break;
+            }
         }
         Ok(())
     }
@@ -166,8 +185,7 @@ impl<C: Clock, S: Store> Limiter<C, S> {
         for wish in wishes.iter_mut() {
             let (enforced, was_together) = (wish.charge.role == Role::Enforce, wish.together);
             if !wish.lacks() {
-                // One counter that refuses does so again.
-                in_vain |= wish.split.is_none() && enforced && wish.refuses();
+                in_vain |= wish.refuses_whole();
                 continue;
             }
             let enough = wish.deal_again(self.splits.chance(), is_last, now);
@@ -183,6 +201,7 @@ impl<C: Clock, S: Store> Limiter<C, S> {
         charges: &[Charge],
         mut wishes: Vec<Wish<'_>>,
         passed: bool,
+        began: Asked,
         within: Duration,
     ) -> Decision {
         let now = self.clock.instant();
@@ -198,14 +217,14 @@ impl<C: Clock, S: Store> Limiter<C, S> {
             fits = wishes.iter().map(|wish| !wish.refuses()).collect();
         }
         for (wish, _) in wishes.iter_mut().zip(&fits).filter(|(wish, fits)| !**fits && wish.drains()) {
-            self.drain(wish, within).await;
+            self.drain(wish, began, within).await;
         }
         Decision { refused: !passed, verdicts: told(&wishes, &fits) }
     }
 
     /// A refused charge of several hits uses up what its limit had left. That it is refused is known already, so a store
     /// that does not answer any more changes nothing of that.
-    async fn drain(&self, wish: &mut Wish<'_>, within: Duration) {
+    async fn drain(&self, wish: &mut Wish<'_>, began: Asked, within: Duration) {
         let asked = self.asked();
         let Some(split) = &wish.split else { return };
         let parts: Vec<u8> = split.with_some_left(asked.at).collect();
@@ -217,7 +236,8 @@ impl<C: Clock, S: Store> Limiter<C, S> {
         if charges.is_empty() {
             return;
         }
-        let Ok(decision) = self.store.spend(&charges, within).await else { return };
+        let Ok(left) = self.left(within, began.at, asked.at) else { return };
+        let Ok(decision) = self.store.spend(&charges, left).await else { return };
         if let Some(split) = &mut wish.split {
             let drained = parts.iter().zip(&decision.verdicts);
             drained.for_each(|(&part, verdict)| split.hear(part, verdict, asked));
@@ -246,6 +266,11 @@ impl Wish<'_> {
         self.said.is_some_and(|said| !said.fits)
     }
 
+    /// One counter that refuses its request does so again.
+    fn refuses_whole(&self) -> bool {
+        self.split.is_none() && self.charge.role == Role::Enforce && self.refuses()
+    }
+
     /// Whether its parts have what it wants, as far as is known.
     fn has_enough(&self, now: Instant) -> bool {
         self.split.as_ref().is_some_and(|split| split.try_deal(hits_of(self.charge), 0, now).is_some())
@@ -259,6 +284,25 @@ impl Wish<'_> {
     /// Whether it depends on what other parts have left.
     fn is_unsure(&self) -> bool {
         self.lacks() || (self.gives_back() && self.said.is_none())
+    }
+
+    /// It wants more than its limit ever has, whatever is left.
+    fn never_fits(&self) -> bool {
+        !self.charge.cost.gives() && hits_of(self.charge) > u64::from(self.charge.limit.burst())
+    }
+
+    /// The parts to look at. What never fits needs none, but where it uses up what is left.
+    fn unsure(&self, began: Asked, trust: Duration, now: Instant) -> Vec<u8> {
+        match &self.split {
+            Some(split) if !self.never_fits() || self.drains() => split.unsure(began, trust, now).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether it refuses the request for sure: all of its parts have said what they have, and it is too little.
+    fn is_over(&self, began: Asked, trust: Duration, now: Instant) -> bool {
+        let all_said = || self.unsure(began, trust, now).is_empty() && !self.has_enough(now);
+        self.charge.role == Role::Enforce && self.lacks() && (self.never_fits() || all_said())
     }
 
     /// What fits in a request that has passed is done, and what counts always is so at once.

@@ -12,6 +12,9 @@ use crate::limit::{Algorithm, Cost, Limit, OnRefusal, Role};
 struct Elsewhere {
     store: Arc<MemoryStore<StandingClock>>,
     calls: Arc<AtomicU64>,
+    charges: Arc<AtomicU64>,
+    /// The most charges of a call.
+    largest: Arc<AtomicU64>,
     /// Numbers by chance, the same ones each time.
     dice: Arc<AtomicU64>,
     /// The most that a call is put off, in turns of other requests; 0 for not at all.
@@ -23,6 +26,8 @@ impl Elsewhere {
         Self {
             store: Arc::new(MemoryStore::new(clock, 10_000)),
             calls: Arc::default(),
+            charges: Arc::default(),
+            largest: Arc::default(),
             dice: Arc::default(),
             slow,
         }
@@ -49,6 +54,8 @@ impl Elsewhere {
 impl Store for Elsewhere {
     async fn spend(&self, charges: &[Charge], within: Duration) -> Result<Decision, StoreError> {
         self.calls.fetch_add(1, Ordering::Relaxed);
+        self.charges.fetch_add(charges.len() as u64, Ordering::Relaxed);
+        self.largest.fetch_max(charges.len() as u64, Ordering::Relaxed);
         self.dawdle().await;
         let decision = self.store.spend(charges, within).await;
         self.dawdle().await;
@@ -347,4 +354,47 @@ fn who_is_over_a_split_limit_costs_the_store_a_call_a_second() {
     }
     let calls = it.limiter.store().calls.load(Ordering::Relaxed) - before;
     assert!(calls <= 2 * 6, "{calls}: one for a part and one for the others, a second");
+}
+
+/// Asks about 64 hot keys at once whose limits, each of 64 in 64 parts, are used up, but for one if so wanted. The answer,
+/// and how many calls it took, of how many charges altogether and at most.
+fn ask_64_hot_keys(shadow_mode: bool, hits: u64, full: Option<usize>) -> (String, u64, u64, u64) {
+    let mode = if shadow_mode { "" } else { ", mode: enforce" };
+    let rules = format!(
+        "
+domain: d
+descriptors:
+- {{key: k, shadow_mode: {shadow_mode}, rate_limit: {{unit: year, requests_per_unit: 64, shards: 64{mode}}}}}
+"
+    );
+    let it = harness(&rules, Options { near_bytes: 0, ..OPTIONS }, |clock| Elsewhere::new(clock, 0));
+    for key in (0..64).filter(|key| Some(*key) != full) {
+        assert!(it.ask(&costing(&format!("k={key}"), 64)).starts_with("OK"));
+    }
+    // What was heard then is not trusted any more.
+    it.pass(10_000_000);
+    let store = it.limiter.store();
+    let counts = [&store.calls, &store.charges, &store.largest];
+    counts.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+    let descriptors: Vec<Descriptor> =
+        (0..64).map(|key| Descriptor { hits: Some(hits), ..descriptor(&format!("k={key}")) }).collect();
+    let told = it.ask(&question("d", &descriptors));
+    let [calls, charges, largest] = counts.map(|count| count.load(Ordering::Relaxed));
+    (told, calls, charges, largest)
+}
+
+#[test]
+fn one_refused_request_about_many_hot_keys_does_not_hold_up_all_others_of_the_store() {
+    let (told, calls, charges, largest) = ask_64_hot_keys(false, 1, None);
+    assert!(told.starts_with("OVER over:0") && !told.contains("ok"), "{told}");
+    assert!(calls == 2 && charges <= 64 + 256 && largest <= 256, "{calls} of {charges}, at most {largest}");
+
+    let (told, calls, charges, largest) = ask_64_hot_keys(false, 65, None);
+    assert!(told.starts_with("OVER over:0"), "{told}");
+    assert_eq!((calls, charges, largest), (1, 64, 64), "what never fits needs no look");
+
+    // None of these refuses, so each is looked at, but others get their turn in between.
+    let (told, calls, charges, largest) = ask_64_hot_keys(true, 1, Some(63));
+    assert!(told.starts_with("OK ") && told.ends_with("ok:63"), "{told}");
+    assert!(calls > 63 / 4 && charges >= 63 * 63 && largest <= 256, "{calls} of {charges}, {largest}");
 }
