@@ -465,4 +465,7 @@ if deletions then
     if s and s[5] == 0 and texts[k] ~= '-' then call('DEL', keys[first + k]) end
   end
 end
-return {now, string.char(unpack(fitted)), table.concat(texts)}
+-- unpack takes no more than some 8,000 at once, and by now all is written.
+local bytes = {}
+for from = 1, e, 4096 do bytes[#bytes + 1] = string.char(unpack(fitted, from, math.min(from + 4095, e))) end
+return {now, table.concat(bytes), table.concat(texts)}

@@ -100,6 +100,17 @@ fn equal_charges_of_one_key_are_asked_for_once_and_as_many_fit_as_would_alone() 
     }
 }
 
+/// A request of many descriptors with many limits each goes in one call however large it is.
+#[test]
+fn a_call_of_more_charges_than_lua_unpacks_at_once_is_answered() {
+    let charges: Vec<Charge> = (0..9000).map(|key| on(&format!("k{key}"), FixedWindow, spend(1))).collect();
+    for mut redis in Served::all() {
+        for answer in redis.answers(&[&charges, &charges[..1]]) {
+            assert!(!decided(&answer).refused);
+        }
+    }
+}
+
 #[test]
 fn a_key_that_holds_something_else_fails_the_requests_that_name_it_and_no_others() {
     for redis in Served::all() {
