@@ -91,9 +91,12 @@ impl Access {
             (None, Some(password)) => &["AUTH", password],
             (_, None) => &["PING"],
         };
+        if password.is_some() {
+            wire.quote_nothing();
+        }
         let reply = match wire.ask(greeting, Bounds::SHORT, self.connect_timeout).await {
             // What it said may be the password.
-            Err(Lost::Malformed(Malformed::Kind(_) | Malformed::Number(_))) if password.is_some() => {
+            Err(Lost::Malformed(Malformed::Unquoted)) => {
                 return Err(Lost::Other("it answered AUTH in a form that is not Redis'").into());
             }
             reply => reply?,
@@ -110,7 +113,8 @@ impl Access {
         let Some(database) = self.database else { return Ok(()) };
         let select = ["SELECT", &database.to_string()];
         let reply = wire.ask(&select, Bounds::SHORT, self.connect_timeout).await?;
-        reply.error().map_or(Ok(()), |why| Err(Failure::Refused(why.to_owned())))
+        let refused = |why| Err(Failure::Refused(error::without(password, why).into_owned()));
+        reply.error().map_or(Ok(()), refused)
     }
 
     /// Connects, sends these commands, and hangs up. Error replies are replies.

@@ -64,11 +64,18 @@ pub(super) struct Wire {
     output: Vec<u8>,
     /// How much of the output has gone out.
     written: usize,
+    /// Whether errors may quote what came.
+    quotes: bool,
 }
 
 impl Wire {
     pub(super) fn new(stream: Stream) -> Self {
-        Self { stream, input: Input::default(), output: Vec::new(), written: 0 }
+        Self { stream, input: Input::default(), output: Vec::new(), written: 0, quotes: true }
+    }
+
+    /// From now on no error quotes what came. For who sends a password: a proxy may say it at any later time.
+    pub(super) fn quote_nothing(&mut self) {
+        self.quotes = false;
     }
 
     /// Where commands are appended that are to go out.
@@ -116,7 +123,8 @@ impl Wire {
     /// # Errors
     /// When it is none, or one beyond these bounds.
     pub(super) fn arrived(&mut self, bounds: &Bounds) -> Result<Option<usize>, Malformed> {
-        self.input.scanner.scan(&self.input.bytes[self.input.start..self.input.end], bounds)
+        let arrived = self.input.scanner.scan(&self.input.bytes[self.input.start..self.input.end], bounds);
+        arrived.map_err(|why| if self.quotes { why } else { why.unquoted() })
     }
 
     /// Whether anything has arrived that was not taken.

@@ -50,6 +50,18 @@ pub(in crate::store::redis) enum Malformed {
     End,
     /// A reply that nobody has asked for.
     Unasked,
+    /// Something that begins with what is not to be repeated.
+    Unquoted,
+}
+
+impl Malformed {
+    /// Without what came.
+    pub(in crate::store::redis) fn unquoted(self) -> Self {
+        match self {
+            Self::Kind(_) | Self::Number(_) => Self::Unquoted,
+            other => other,
+        }
+    }
 }
 
 impl fmt::Display for Malformed {
@@ -64,6 +76,9 @@ impl fmt::Display for Malformed {
             Self::Size(max) => write!(f, "a reply has no end after {max} bytes"),
             Self::End => write!(f, "a text or a line does not end with CR LF"),
             Self::Unasked => write!(f, "it said something that nobody had asked for"),
+            Self::Unquoted => {
+                write!(f, "a reply is none (and is not shown, since it may repeat the password)")
+            }
         }
     }
 }
