@@ -295,17 +295,24 @@ fn what_another_tollgate_gives_back_while_a_bucket_fills_does_not_overflow_it() 
     world.server.check("a full bucket and a lease");
 }
 
-#[test]
-fn answers_of_a_lease_count_down_as_the_store_would() {
-    let tollgate = &tollgates(1, 0)[0];
-    let mut world = World::new(limit(Algorithm::FixedWindow, 100, 3_600_000_000, None), 1);
+/// One hit, and then another that takes 10 ahead: the charge, what the store said of each, and what the second is told.
+fn leased(tollgate: &Leases, world: &mut World<'_>) -> (Charge, [Verdict; 2], Verdict) {
     let one = charge(world.server.limit, 1);
     let first = world.server.spend(&one, world.now);
     tollgate.learn(&one, &first, world.instant());
     let Next::Take(taking) = tollgate.next(&one, 10, world.instant()) else { panic!("a lease") };
     let said = world.server.spend(taking.charge(), world.now);
+    let told = taking.answered(&said, world.instant()).unwrap();
+    (one, [first, said], told)
+}
+
+#[test]
+fn answers_of_a_lease_count_down_as_the_store_would() {
+    let tollgate = &tollgates(1, 0)[0];
+    let mut world = World::new(limit(Algorithm::FixedWindow, 100, 3_600_000_000, None), 1);
+    let (one, [_, said], told) = leased(tollgate, &mut world);
     assert_eq!(said.remaining, 88, "10 are held");
-    assert_eq!(taking.answered(&said, world.instant()).unwrap().remaining, 98);
+    assert_eq!(told.remaining, 98);
     world.now += 1000;
     let here = tollgate.spend(&one, world.instant()).unwrap();
     assert_eq!((here.remaining, here.reset_us), (97, said.reset_us - 1000));
@@ -315,12 +322,7 @@ fn answers_of_a_lease_count_down_as_the_store_would() {
 fn what_is_not_spent_goes_back_when_the_lease_ends_and_not_before() {
     let tollgate = &tollgates(1, 0)[0];
     let mut world = World::new(limit(Algorithm::TokenBucket, 100, 3_600_000_000, None), 1);
-    let one = charge(world.server.limit, 1);
-    let first = world.server.spend(&one, world.now);
-    tollgate.learn(&one, &first, world.instant());
-    let Next::Take(taking) = tollgate.next(&one, 10, world.instant()) else { panic!("a lease") };
-    let said = world.server.spend(taking.charge(), world.now);
-    taking.answered(&said, world.instant()).unwrap();
+    let (one, [_, said], _) = leased(tollgate, &mut world);
     let just_before = world.instant() + LIFE - Duration::from_micros(1);
     assert!(tollgate.due(false, just_before).is_empty());
     let at_last = world.instant() + LIFE;
@@ -334,12 +336,7 @@ fn what_is_not_spent_goes_back_when_the_lease_ends_and_not_before() {
 fn a_window_that_ends_takes_its_leases_along() {
     let tollgate = &tollgates(1, 0)[0];
     let mut world = World::new(limit(Algorithm::FixedWindow, 100, 500_000, None), 1);
-    let one = charge(world.server.limit, 1);
-    let first = world.server.spend(&one, world.now);
-    tollgate.learn(&one, &first, world.instant());
-    let Next::Take(taking) = tollgate.next(&one, 10, world.instant()) else { panic!("a lease") };
-    let said = world.server.spend(taking.charge(), world.now);
-    taking.answered(&said, world.instant()).unwrap();
+    let (one, [_, said], _) = leased(tollgate, &mut world);
     world.now += said.reset_us - 1;
     assert!(tollgate.spend(&one, world.instant()).is_some());
     world.now += 1;
@@ -351,12 +348,7 @@ fn a_window_that_ends_takes_its_leases_along() {
 fn giving_back_that_fails_bars_the_key_for_a_while() {
     let tollgate = &tollgates(1, 0)[0];
     let mut world = World::new(limit(Algorithm::FixedWindow, 100, 3_600_000_000, None), 1);
-    let one = charge(world.server.limit, 1);
-    let first = world.server.spend(&one, world.now);
-    tollgate.learn(&one, &first, world.instant());
-    let Next::Take(taking) = tollgate.next(&one, 10, world.instant()) else { panic!("a lease") };
-    let said = world.server.spend(taking.charge(), world.now);
-    taking.answered(&said, world.instant()).unwrap();
+    let (one, [first, _], _) = leased(tollgate, &mut world);
     drop(tollgate.due(true, world.instant()));
     for (after, leased) in
         [(Duration::ZERO, false), (BARRED - Duration::from_micros(1), false), (BARRED, true)]
